@@ -120,7 +120,9 @@ set(FP4MOE_INCLUDED_HEADERS
   platform/libraries.hpp
   platform/settings.hpp
   runtime/choice.hpp
+  runtime/engines.hpp
   runtime/facts.hpp
+  runtime/layer_options.hpp
   runtime/packed_weights.hpp
   tensor/buffer.hpp
   tensor/dtype.hpp

@@ -53,9 +53,9 @@ FOR_TESTS = ("checkpoint/synth", "oracle/vllm", "oracle/explain")  # what any te
 # The only file that knows golden data beside their own folder: the program's main.
 PROGRAM = "cli/main.cpp"
 ROOT = Path(__file__).resolve().parent.parent
-# Modules that name no backend; maps are named after the formats that they describe.
-NEUTRAL = ("convert/", "layout/")
-MAPS = ("layout/maps", "layout/word_code", "layout/formulas_test")
+# Modules that name no backend: one entirely, of the other what is compiled into the library.
+SILENT = "layout/"
+NEUTRAL = "convert/"
 NOT_FAMILIES = {"none", "emulation"}  # words of the language
 
 
@@ -88,18 +88,18 @@ def violations(root: Path, golden: Path):
 
 
 def named_families(root: Path):
-    """A backend is its folder: what is shared by all names none of them, tests and comments apart."""
-    names = {each.name for each in (root / "backends").iterdir() if each.is_dir()} - NOT_FAMILIES
-    pattern = re.compile("|".join((*sorted(names), "native_sm90", "trtllm", "cutlass")))
-    for folder_name in NEUTRAL:
-        for source in sorted((root / folder_name).rglob("*.[ch]pp")):
-            here = source.relative_to(root).as_posix()
-            if here.startswith(MAPS) or here.endswith("_test.cpp"):
-                continue
-            for number, line in enumerate(source.read_text().splitlines(), 1):
-                found = pattern.search(line.split("//")[0].lower())
-                if found:
-                    yield f"{here}:{number}: names '{found[0]}': it belongs into backends/"
+    """A backend is its folder: what is shared by all names none of them."""
+    names = {each.parent.name for each in (root / "backends").glob("*/backend.cpp")} - NOT_FAMILIES
+    pattern = re.compile("|".join((*sorted(names), "native_sm", "trtllm", "cutlass")))
+    for source in sorted(root.rglob("*.[ch]pp")):
+        here = source.relative_to(root).as_posix()
+        is_silent = here.startswith(SILENT)
+        if not is_silent and (not here.startswith(NEUTRAL) or here.endswith("_test.cpp")):
+            continue
+        for number, line in enumerate(source.read_text().splitlines(), 1):
+            found = pattern.search((line if is_silent else line.split("//")[0]).lower())
+            if found:
+                yield f"{here}:{number}: names '{found[0]}': it belongs into backends/"
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-WAYS = ("fp4moe", "dequantised")
+WAYS = ("fp4moe", "dequantized")
 SIZES = {"layers": 24, "hidden": 576, "intermediate": 576, "experts": 32}
 
 
@@ -56,7 +56,7 @@ def measure(way: str, path: str, arguments: argparse.Namespace) -> dict[str, Any
     logging.disable_progress_bar()
     wishes: dict[str, Any] = {
         "fp4moe": {"quantization_config": fp4moe.transformers.Fp4MoeConfig()},
-        "dequantised": {"quantization_config": Mxfp4Config(dequantize=True)},
+        "dequantized": {"quantization_config": Mxfp4Config(dequantize=True)},
     }
     before = resident("VmRSS")
     begin = time.perf_counter()

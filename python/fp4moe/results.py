@@ -151,7 +151,7 @@ class InspectTensor(TypedDict):
     file: str
 
 
-_Recognized = TypedDict("_Recognized", {"recognised": bool})
+_Recognized = TypedDict("_Recognized", {"recognized": bool, "recognised": bool})  # the latter: the old spelling
 
 
 class _Inspect(_Recognized):

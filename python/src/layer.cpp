@@ -360,9 +360,9 @@ auto number(const Get& get) {
 
 Result<runtime::LayerOptions> options_of(const LayerWords& words) {
   runtime::LayerOptions result;
-  result.engine = words.engine;
-  result.weights = words.weights;
-  result.numerics = words.numerics;
+  const auto read = runtime::read_words(
+      {.engine = words.engine, .weights = words.weights, .numerics = words.numerics}, result);
+  if (!read) return read.why();
   result.backend_request.policy = words.policy;
   result.backend_request.backend = words.backend;
   Result<platform::Device> device = capi::device_of(words.device.c_str());

@@ -235,8 +235,7 @@ PythonKernel make_kernel(const Converted& converted, const std::string& text) {
   const Json question = selection_request(text);
   const vllm::MoeConfig config = value_or_raise(vllm::config_from(question));
   vllm::KernelOptions options;
-  if (const std::string engine = text_of(question, "engine"); !engine.empty())
-    options.engine = engine;
+  options.engine = value_or_raise(runtime::engine_from_name(text_of(question, "engine")));
   if (const auto threads = question.find("threads");
       threads != question.end() && threads->is_number_unsigned())
     options.threads = threads->get<std::size_t>();

@@ -73,8 +73,10 @@ void add_report(const Report& report, const Io& io, Total& total) {
 
 Result<int> run_golden_files(const CommandOptions& options, const Io& io) {
   std::unique_ptr<moe::Engine> engine;  // none: the reference, which shows its stages, too
-  if (options.engine != "reference") {
-    auto result = runtime::make_engine(options.engine, std::make_shared<ThreadPool>(io.threads));
+  const Result<runtime::EngineKind> kind = runtime::engine_from_name(options.engine);
+  if (!kind) return kind.why();
+  if (*kind != runtime::EngineKind::reference) {
+    auto result = runtime::make_engine(*kind, std::make_shared<ThreadPool>(io.threads));
     if (!result) return result.why();
     engine = std::move(*result);
   }

@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/backends/triton/maps.hpp"
 #include "fp4moe/base/checked.hpp"
-#include "fp4moe/layout/maps.hpp"
 #include "golden/fields.hpp"
 #include "golden/layout_compare.hpp"
 #include "golden/layout_experts.hpp"
@@ -43,7 +43,7 @@ std::string_view triton_name(std::string_view map) {
 
 // vLLM fills the columns of Hopper's scales up to more than Triton does, before Triton sees them.
 std::uint64_t filled_up(const layout::Map& map, std::uint64_t cols) {
-  const layout::Map own = layout::triton_hopper_scale(8);
+  const layout::Map own = backends::triton::hopper_scale(8);
   return map.name == own.name && map.pad_cols > own.pad_cols ? round_up(cols, map.pad_cols) : cols;
 }
 

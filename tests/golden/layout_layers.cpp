@@ -9,7 +9,7 @@
 
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/backends/layouts.hpp"
-#include "fp4moe/layout/maps.hpp"
+#include "fp4moe/backends/triton/maps.hpp"
 #include "fp4moe/oracle/sizes.hpp"
 #include "golden/fields.hpp"
 #include "golden/layout_layer.hpp"
@@ -198,8 +198,8 @@ Outcome check_swizzle(const LayoutCase& given) {
   if (!found) return found.why();
   LayerCase layer{.given = given, .layout = **found, .names_layouts = true};
   layout::Map& scales = layer.layout.scales;
-  if (scales.name == layout::triton_hopper_scale(8).name)
-    scales = layout::triton_hopper_scale(static_cast<std::uint32_t>(*warps), scales.pad_cols);
+  if (scales.name == backends::triton::hopper_scale(8).name)
+    scales = backends::triton::hopper_scale(static_cast<std::uint32_t>(*warps), scales.pad_cols);
   if (const Result<Done> read = read_layer(layer); !read) return read.why();
   layer.problem.padded = layer.problem.real;
   Outcome outcome = check_layer(layer);

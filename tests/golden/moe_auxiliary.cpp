@@ -155,7 +155,7 @@ Outcome check_eplb(const Json& item) {
   if (!load) return load.why();
   const Result<moe::ReplicaTable> table = moe::replica_table({.experts = copies->rows,
                                                               .physical = *physical,
-                                                              .most = copies->columns,
+                                                              .max_replicas = copies->columns,
                                                               .physical_of = copies->numbers,
                                                               .replicas = *replicas});
   if (!table) return table.why();

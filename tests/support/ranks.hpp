@@ -176,11 +176,12 @@ inline Result<std::vector<float>> call(const Case& given, Exchange& exchange, ch
 }
 
 inline Result<std::unique_ptr<Exchange>> make(const Case& given, Communicator& ranks) {
-  return make_exchange(given.exchange, {.ranks = &ranks,
-                                        .experts = given.experts,
-                                        .expert_parallel = {ranks.rank(), ranks.size()},
-                                        .placement = given.placement,
-                                        .max_tokens = given.max_tokens});
+  return make_exchange(*exchange_from_name(given.exchange),
+                       {.ranks = &ranks,
+                        .experts = given.experts,
+                        .expert_parallel = {ranks.rank(), ranks.size()},
+                        .placement = given.placement,
+                        .max_tokens = given.max_tokens});
 }
 
 // The forms in which experts may leave their output to an exchange that goes between ranks.

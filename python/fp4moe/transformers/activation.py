@@ -1,4 +1,4 @@
-"""Whether a model's code computes between its two products what fp4moe computes there.
+"""Whether a model's code computes between its two GEMMs what fp4moe computes there.
 
 The model's own function is asked with a few numbers and compared with the formula of the name that
 fp4moe has for the checkpoint's family; g and u are gate and up, g' = min(g, limit),

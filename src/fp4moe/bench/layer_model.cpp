@@ -218,7 +218,9 @@ Result<LayerModel::Callable> LayerModel::make(std::string_view engine, std::stri
                                               std::shared_ptr<ThreadPool> pool) const {
   const auto row = moe::require_numerics(numerics);
   if (!row) return row.why();
-  const auto maker = runtime::make_engine(engine, std::move(pool));
+  const Result<runtime::EngineKind> kind = runtime::engine_from_name(engine);
+  if (!kind) return kind.why();
+  const auto maker = runtime::make_engine(*kind, std::move(pool));
   if (!maker) return maker.why();
   const bool on_input = router().method == moe::routing::Method::llama4;
   const moe::ExpertsRole role{.kind = oracle::Kind::monolithic, .takes_unquantized = true};
@@ -230,7 +232,8 @@ Result<LayerModel::Callable> LayerModel::make(std::string_view engine, std::stri
         (*maker)->make(problem(**row), packed->source());
     if (!experts) return experts.why();
     result.kernel = (*experts)->kernel();
-    auto exchange = moe::exchange::make_exchange("local", {.experts = shape().experts});
+    auto exchange = moe::exchange::make_exchange(moe::exchange::ExchangeKind::local,
+                                                 {.experts = shape().experts});
     if (!exchange) return exchange.why();
     auto kernel = moe::MonolithicKernel::make(
         std::move(*exchange), std::shared_ptr<moe::Experts>(std::move(*experts)),

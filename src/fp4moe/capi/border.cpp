@@ -246,9 +246,12 @@ Result<platform::Device> device_of(const char* name) {
 }
 
 Result<runtime::LayerOptions> layer_options(const fp4moe_layer_options& given) {
-  runtime::LayerOptions result{.engine = text_or(given.engine, "auto"),
-                               .weights = text_or(given.weights, "auto"),
-                               .numerics = text_or(given.numerics, "")};
+  runtime::LayerOptions result;
+  const auto read = runtime::read_words({.engine = text_or(given.engine, ""),
+                                         .weights = text_or(given.weights, ""),
+                                         .numerics = text_or(given.numerics, "")},
+                                        result);
+  if (!read) return read.why();
   result.backend_request.policy = text_or(given.policy, "native");
   result.backend_request.backend = text_or(given.backend, "auto");
   Result<platform::Device> device = device_of(given.device);

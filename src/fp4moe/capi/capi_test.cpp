@@ -69,7 +69,7 @@ TEST(CApi, RunsALayerAsTheLibraryDoes) {
 
       const auto model = runtime::Model::open(model_path());
       ASSERT_TRUE(model);
-      runtime::LayerOptions same{.engine = engine, .threads = 1};
+      runtime::LayerOptions same{.engine = *runtime::engine_from_name(engine), .threads = 1};
       same.backend_request.backend = backend;
       auto other = model->layer(0, same);
       ASSERT_TRUE(other && other->load() && other->process());

@@ -318,7 +318,7 @@ Result<Done> numbers_step(Steps& steps, const Checkpoint& checkpoint) {
          std::memcpy(copy->data(), values->data(), values->size());
          return Done{};
        }},
-      {"dequantise", static_cast<double>(blocks * 64),
+      {"dequantize", static_cast<double>(blocks * 64),
        [&]() -> Result<Done> {
          codec.dequantize_mxfp4({.codes = code_bytes,
                                  .scales = scale_bytes,
@@ -326,7 +326,7 @@ Result<Done> numbers_step(Steps& steps, const Checkpoint& checkpoint) {
                                  .output = values->data()});
          return Done{};
        }},
-      {"quantise", static_cast<double>(blocks * 64), [&]() -> Result<Done> {
+      {"quantize", static_cast<double>(blocks * 64), [&]() -> Result<Done> {
          codec.quantize_mxfp4({.input = values->data(),
                                .blocks = blocks,
                                .codes = codes_again,

@@ -130,10 +130,10 @@ Result<std::string> first_stage(const Computation& computation, const DiffSide& 
       return std::ranges::mismatch(x, y).in1 != x.end();
     };
     if (differs(left.first, right.first))
-      return fmt::format("the first product, choice {}", choice);
+      return fmt::format("GEMM1, choice {}", choice);
     if (differs(left.middle, right.middle)) return fmt::format("the activation, choice {}", choice);
     if (differs(left.second, right.second))
-      return fmt::format("the second product and its weight, choice {}", choice);
+      return fmt::format("GEMM2 and its weight, choice {}", choice);
   }
   if (a.run->engine != "reference" || b.run->engine != "reference") return std::string();
   return std::string("the sum over a token's experts");

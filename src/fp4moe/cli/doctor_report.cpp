@@ -90,7 +90,7 @@ std::vector<KernelChoice> kernel_choices(const Usable& usable) {
   for (const CeilingKernel& kernel : ceiling_kernels())
     (kernel.operands == Operands::int8 ? int8 : bf16).push_back(kernel);
   return {choose("quantize and dequantize", block_codecs(), usable, false),
-          choose("products of a layer", gemm_kernels(), usable, false),
+          choose("GEMMs of a layer", gemm_kernels(), usable, false),
           choose("read memory", read_kernels(), usable, false),
           choose<CeilingKernel>("bench: int8 ceiling", int8, usable, true),
           choose<CeilingKernel>("bench: bf16 ceiling", bf16, usable, true)};

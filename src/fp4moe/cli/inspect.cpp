@@ -231,7 +231,8 @@ Json config_json(const checkpoint::ModelConfig& config) {
 }
 
 Json report(const Store& store, const Survey& found, const Summary& summary, bool with_tensors) {
-  Json json{{"recognised", found.row != nullptr}};
+  const bool is_known = found.row != nullptr;
+  Json json{{"recognized", is_known}, {"recognised", is_known}};  // the latter: the old spelling
   if (found.row != nullptr) {
     json["dialect"] = found.row->name;
     json["format"] = name(found.row->format);

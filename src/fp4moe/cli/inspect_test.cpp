@@ -73,6 +73,7 @@ TEST(Inspect, IsUsefulForWhatItDoesNotRecognize) {
   EXPECT_TRUE(has(outcome.out, "dialect.unquantized")) << outcome.out;
   const auto json = parse_json(run({"inspect", folder / "m", "--json"}).out);
   ASSERT_TRUE(json);
+  EXPECT_EQ((*json)["recognized"], false);
   EXPECT_EQ((*json)["recognised"], false);
   EXPECT_EQ((*json)["problems"][0]["id"], "dialect.unquantized");
 }

@@ -65,9 +65,9 @@ Result<runtime::RunOptions> run_options(const RunArgs& words, std::size_t thread
   if (!device) return device.why();
   layer.backend_request.device = *std::move(device);
   layer.backend_request.environment = runtime::environment_for(question);
-  layer.engine = words.engine;
-  layer.numerics = words.numerics;
-  layer.weights = words.weights;
+  const auto read = runtime::read_words(
+      {.engine = words.engine, .weights = words.weights, .numerics = words.numerics}, layer);
+  if (!read) return read.why();
   layer.threads = words.threads == 0 ? threads : words.threads;
   layer.chunk = words.batch;
   result.adapters = words.adapters;
@@ -89,11 +89,11 @@ Result<runtime::RunOptions> run_options(const RunArgs& words, std::size_t thread
                  : splits_tensors ? runtime::Split::tensor
                                   : runtime::Split::none;
   result.ranks = std::max(*tp, *ep);
-  if (!words.exchange.empty()) {
-    if (words.exchange != "local" && result.split != runtime::Split::expert)
-      return wrong_option("--exchange", "local, unless experts are sharded (--ep)", words.exchange);
-    layer.exchange = words.exchange;
-  }
+  if (!words.exchange.empty() && words.exchange != "local" &&
+      result.split != runtime::Split::expert)
+    return wrong_option("--exchange", "local, unless experts are sharded (--ep)", words.exchange);
+  const auto exchange = runtime::read_words({.exchange = words.exchange}, layer);
+  if (!exchange) return exchange.why();
   if (!words.input_scale.empty()) {
     const Result<runtime::InputScale> scale = parse_scales(words.input_scale);
     if (!scale) return scale.why();

@@ -504,7 +504,7 @@ TEST_F(DiffCommand, NamesTheFirstDifferenceAndTheStage) {
   const Json json = *parse_json(outcome.out);
   EXPECT_EQ(json["command"], "diff");
   EXPECT_EQ(json["verdict"], "within the backends' numerics");
-  EXPECT_EQ(json["stage"], "the first product, choice 0");
+  EXPECT_EQ(json["stage"], "GEMM1, choice 0");
   EXPECT_EQ(json["a"]["numerics"], "marlin");
   EXPECT_EQ(json["b"]["numerics"], "exact");
   EXPECT_EQ(json["difference"]["elements"], 16 * kHidden);
@@ -512,7 +512,7 @@ TEST_F(DiffCommand, NamesTheFirstDifferenceAndTheStage) {
   EXPECT_TRUE(json["difference"]["first"].contains("column"));
   EXPECT_EQ(json["allowed"]["rel_error"], 2e-2);
   const Outcome words = diff("MARLIN", "exact");
-  EXPECT_TRUE(has(words.out, "they part at        the first product, choice 0")) << words.out;
+  EXPECT_TRUE(has(words.out, "they part at        GEMM1, choice 0")) << words.out;
   EXPECT_TRUE(has(words.out, "first difference    token 0, column ")) << words.out;
 }
 

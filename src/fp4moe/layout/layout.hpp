@@ -33,7 +33,7 @@ enum class BiasOrder : std::uint8_t {
 };
 
 struct Layout {
-  std::string_view id{};          // "marlin.mxfp4"
+  std::string_view id{};          // "family.mxfp4"
   std::string_view generation{};  // "" where the layout never changed
   WeightFormat format{};
   W13Order order{};

@@ -5,8 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/layout/maps.hpp"
-
 namespace fp4moe::layout {
 namespace layout_test {
 
@@ -78,37 +76,6 @@ TEST(ShuffledRows, MoveWithinBlocksOf32AndBack) {
         EXPECT_EQ(shuffled_row(32 * block + 4 * a + b), 32 * block + a + 8 * b);
         EXPECT_EQ(unshuffled_row(32 * block + a + 8 * b), 32 * block + 4 * a + b);
       }
-}
-
-Shape shape_of(const Map& map, Extent size, std::uint64_t experts) {
-  const Result<IndexMap> bound = IndexMap::bind(map, size);
-  return bound ? kernel_shape(*bound, experts) : Shape{};
-}
-
-TEST(Shapes, AreWhatKernelsSee) {
-  const auto is = [](const Shape& shape, const Places& extents, const Places& strides) {
-    EXPECT_EQ(shape.extents, extents);
-    EXPECT_EQ(shape.strides, strides);
-  };
-  is(shape_of(plain(), {4, 6}, 3), {3, 4, 6}, {24, 6, 1});
-  is(shape_of(marlin_w4a16(), {64, 32}, 2), {2, 2, 128}, {256, 128, 1});
-  is(shape_of(triton_strided(), {4, 6}, 3), {3, 6, 4}, {24, 1, 6});
-  is(shape_of(triton_hopper_value(3, {64, 64}), {1, 2}, 2), {2, 256, 16}, {4096, 1, 256});
-  is(shape_of(triton_hopper_scale(8), {1, 1}, 1), {1, 64, 8}, {512, 1, 64});
-  is(shape_of(triton_blackwell_scale(), {130, 1}, 3), {1, 6, 2, 2, 256}, {6144, 1024, 512, 256, 1});
-  is(shape_of(aiter_scales(false), {32, 8}, 3), {96, 8}, {8, 1});
-  // Rows are padded in storage, but reported as they are.
-  is(shape_of(deepgemm_scales(), {6, 5}, 2), {2, 6, 2}, {16, 1, 8});
-  is(shape_of(native_sm90_codes(32), {65, 64}, 2), {2, 2, 1, 2176}, {4352, 2176, 2176, 1});
-}
-
-TEST(Shapes, AreStoredDense) {
-  const Result<IndexMap> map = IndexMap::bind(deepgemm_scales(), {6, 5});
-  ASSERT_TRUE(map);
-  EXPECT_EQ(stored_shape(*map, 2), (Places{2, 2, 8}));
-  const Result<IndexMap> hopper = IndexMap::bind(triton_hopper_value(3, {16, 32}), {16, 64});
-  ASSERT_TRUE(hopper);
-  EXPECT_EQ(stored_shape(*hopper, 2), (Places{2, 4, 128}));
 }
 
 TEST(FindLayout, TakesTheFirstOfAnIdWhenNoGenerationIsNamed) {

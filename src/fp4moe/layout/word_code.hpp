@@ -65,8 +65,8 @@ constexpr bool is_whole(const WordCode& code) {
   return true;
 }
 
-// Triton's Hopper values and FlashInfer's third SM90 generation. Registers 0, 1 and 2 come out by
-// a left shift of 0, 3 and 6 and the mask 0x81C081C0; register 3 takes what is left.
+// Kernels of several libraries for Hopper. Registers 0, 1 and 2 come out by a left shift of 0, 3
+// and 6 and the mask 0x81C081C0; register 3 takes what is left.
 inline constexpr WordCode kHopperCode{.name = "hopper",
                                       .bits = {{{6, 7, 8, 15},  //
                                                 {3, 4, 5, 12},  //
@@ -80,7 +80,7 @@ static_assert(is_whole(kHopperCode));
 //
 // with M = 0x81C081C0. Of register 3 either shift brings some of the bits; what else they bring
 // under the mask is in the word a second time, and goes. No seven operations of this kind do.
-inline constexpr WordCode kNativeCode{.name = "native_sm90",
+inline constexpr WordCode kNativeCode{.name = "native",
                                       .bits = {{{6, 7, 8, 15},     //
                                                 {0, 1, 2, 9},      //
                                                 {10, 11, 12, 19},  //

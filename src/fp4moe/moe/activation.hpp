@@ -1,4 +1,4 @@
-// The activation between the two matrix products of an expert, on one gate value g and one up value
+// The activation between GEMM1 and GEMM2 of an expert, on one gate value g and one up value
 // u. sigmoid(x) = 1 / (1 + exp(-x)).
 //
 //   swigluoai, swigluoai_uninterleave   g' sigmoid(alpha g') (u' + beta)
@@ -47,7 +47,7 @@ struct ActivationParams {
   double situ_linear_beta = 0.0;  // l; 0 or less: the up value as it is
 };
 
-// Where GEMM1 puts gate and up: in alternating columns, in two halves, or there is only one value.
+// The columns in which GEMM1 puts gate and up: in alternating columns, in two halves, or there is only one value.
 enum class GateColumns : std::uint8_t { alternating, halves, none };
 
 struct ActivationRow {

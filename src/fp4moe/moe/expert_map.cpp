@@ -100,31 +100,32 @@ Result<ReplicaTable> replica_table(std::uint64_t experts,
   if (const auto none = std::ranges::find(table.replicas, 0); none != table.replicas.end())
     return wrong_table("every logical expert has a copy", "at least one",
                        fmt::format("none of expert {}", none - table.replicas.begin()));
-  table.most = static_cast<std::uint64_t>(*std::ranges::max_element(table.replicas));
-  table.physical_of.assign(experts * table.most, -1);
+  table.max_replicas = static_cast<std::uint64_t>(*std::ranges::max_element(table.replicas));
+  table.physical_of.assign(experts * table.max_replicas, -1);
   std::vector<std::uint64_t> placed(experts);
   for (std::size_t i = 0; i < logical_of_physical.size(); ++i) {
     const auto logical = static_cast<std::size_t>(logical_of_physical[i]);
-    table.physical_of[logical * table.most + placed[logical]++] = static_cast<std::int32_t>(i);
+    table.physical_of[logical * table.max_replicas + placed[logical]++] =
+        static_cast<std::int32_t>(i);
   }
   return table;
 }
 
 Result<ReplicaTable> replica_table(ReplicaTable given) {
   if (const Result<Done> good = check_experts(given.experts); !good) return good.why();
-  if (given.most == 0 || given.physical_of.size() / given.most != given.experts ||
-      given.physical_of.size() % given.most != 0 || given.replicas.size() != given.experts)
+  if (given.max_replicas == 0 || given.physical_of.size() / given.max_replicas != given.experts ||
+      given.physical_of.size() % given.max_replicas != 0 || given.replicas.size() != given.experts)
     return wrong_table(
         "the tables are those of the experts",
-        fmt::format("{} experts with up to {} copies", given.experts, given.most),
+        fmt::format("{} experts with up to {} copies", given.experts, given.max_replicas),
         fmt::format("{} and {} numbers", given.physical_of.size(), given.replicas.size()));
   for (std::uint64_t expert = 0; expert < given.experts; ++expert) {
     const std::int32_t copies = given.replicas[expert];
-    if (copies < 1 || static_cast<std::uint64_t>(copies) > given.most)
+    if (copies < 1 || static_cast<std::uint64_t>(copies) > given.max_replicas)
       return wrong_table(fmt::format("expert {} has another number of copies", expert),
-                         fmt::format("1 to {}", given.most), std::to_string(copies));
+                         fmt::format("1 to {}", given.max_replicas), std::to_string(copies));
     for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(copies); ++i) {
-      const std::int32_t physical = given.physical_of[expert * given.most + i];
+      const std::int32_t physical = given.physical_of[expert * given.max_replicas + i];
       if (physical < 0 || static_cast<std::uint64_t>(physical) >= given.physical)
         return wrong_table(fmt::format("copy {} of expert {} is a physical expert", i, expert),
                            fmt::format("below {}", given.physical), std::to_string(physical));
@@ -150,7 +151,7 @@ Result<Done> map_to_physical(const ReplicaTable& table, const PhysicalIds& ids) 
     }
     const std::uint32_t spread = static_cast<std::uint32_t>(token) * kGoldenRatio;
     const std::uint32_t copy = spread % static_cast<std::uint32_t>(table.replicas[logical]);
-    ids.ids[assignment] = table.physical_of[logical * table.most + copy];
+    ids.ids[assignment] = table.physical_of[logical * table.max_replicas + copy];
     const bool counts = ids.is_padding.empty() || ids.is_padding[token] == 0;
     if (counts && !ids.loads.empty()) ++ids.loads[static_cast<std::size_t>(ids.ids[assignment])];
   }

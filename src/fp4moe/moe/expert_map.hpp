@@ -38,8 +38,8 @@ PlacementChoice choose_placement(const PlacementCase& asked);
 
 // Physical experts are the logical ones and copies of some.
 struct ReplicaTable {
-  std::uint64_t experts = 0, physical = 0, most = 1;
-  std::vector<std::int32_t> physical_of{};  // [experts, most], -1 where there are fewer copies
+  std::uint64_t experts = 0, physical = 0, max_replicas = 1;
+  std::vector<std::int32_t> physical_of{};  // [experts, max_replicas]; -1: fewer copies
   std::vector<std::int32_t> replicas{};     // [experts]
 };
 // 0, 1, ... and then again from 0 for the redundant ones.

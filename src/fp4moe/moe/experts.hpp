@@ -22,7 +22,11 @@
 
 namespace fp4moe::moe {
 
-// What is fixed when experts are made.
+// The place where an engine reads weights: in tiles or tensors of its layout, packed into memory, or mapped:
+// row by row where the checkpoint's rows lie.
+enum class WeightsHome : std::uint8_t { packed, mapped };
+
+// The problem, fixed when experts are made.
 struct ExpertsProblem {
   checkpoint::MoeShape shape{};  // of this rank: `experts` are the local ones
   Activation activation = Activation::swigluoai;
@@ -40,7 +44,7 @@ using UseExpert = std::function<Result<Done>(const checkpoint::ExpertView&)>;
 struct ExpertSource {
   checkpoint::MoeShape shape{};
   std::function<Result<Done>(std::size_t position, const UseExpert& use)> visit{};
-  // Where they lie in a layout already, for engines that read it: the tensors, [experts, ...], as
+  // Weights that lie in a layout already, for engines that read it: the tensors, [experts, ...], as
   // long as whoever made the source lives.
   struct PackedTensor {
     std::string name{};  // "w13", "w13_scale", ...

@@ -19,7 +19,7 @@
 
 namespace fp4moe::moe {
 
-// What a backend's experts say of themselves.
+// The properties of a backend's experts.
 struct ExpertsRole {
   oracle::Kind kind = oracle::Kind::modular;
   oracle::TokenFormat format = oracle::TokenFormat::standard;
@@ -37,7 +37,7 @@ struct KernelOptions {
 std::uint64_t trtllm_chunk(checkpoint::WeightFormat format, std::uint64_t experts,
                            std::uint64_t top_k);
 
-// What a call may bring along.
+// Optional inputs of a call.
 struct CallOptions {
   std::span<const std::int32_t> expert_map{};  // global id -> local position or -1; none: the same
   LoraView lora{};

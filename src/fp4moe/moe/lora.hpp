@@ -31,7 +31,7 @@ struct LoraExpert {
   LowRank gate{}, up{}, down{};
 };
 
-// Of one rank: adapters in the order of their numbers, each for all local experts.
+// The adapters of one rank: in the order of their numbers, each for all local experts.
 struct LoraView {
   std::span<const LoraExpert> pairs{};  // [adapters, experts]
   std::size_t experts = 0;

@@ -46,7 +46,7 @@ Result<LoraSet> LoraSet::of(std::span<const checkpoint::LoraWeights> adapters,
   return set;
 }
 
-// Of the same layer as those before it.
+// Adds an adapter of the same layer as those before it.
 void LoraSet::add(checkpoint::LoraAdapter adapter) {
   using checkpoint::Projection;
   experts_ = adapter.experts().size();

@@ -30,7 +30,7 @@ std::string_view word(const std::array<std::string_view, count>& words, Word val
 
 std::string numerics_markdown() {
   std::string page =
-      "| numerics | (1) first product | (2) activation | (3) second product | router's weight | "
+      "| numerics | (1) GEMM1 | (2) activation | (3) GEMM2 | router's weight | "
       "(4) sum | |\n|---|---|---|---|---|---|---|\n";
   for (const Numerics& row : kNumerics)
     page += fmt::format("| `{}` | {} | {} | {} | {} | {} | {}{} |\n", row.id,
@@ -49,6 +49,12 @@ Result<const Numerics*> require_numerics(std::string_view id) {
   }
   return usage("numerics.unknown", fmt::format("there are no numerics \"{}\"", id))
       .expects(fmt::format("one of {}", all), id);
+}
+
+Result<NumericsKind> numerics_from_name(std::string_view id) {
+  const Result<const Numerics*> found = require_numerics(id);
+  if (!found) return found.why();
+  return static_cast<NumericsKind>(*found - kNumerics.data());
 }
 
 Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantizes,

@@ -1,4 +1,4 @@
-// Where a backend rounds, as data. Sums are exact to float64; "rounded" means to float32, then to
+// The rounding points of backends, as data. Sums are exact to float64; "rounded" means to float32, then to
 // bf16, ties to even.
 //
 //   x ─ quantize ─► GEMM1 ─(1)─► activation ─(2)─┐
@@ -44,14 +44,29 @@ enum class WeightRounding : std::uint8_t {
   bf16_with_global,  // NVFP4: the expert's global scale is part of the rounded weight
 };
 
+// The rows below, in their order.
+enum class NumericsKind : std::uint8_t {
+  exact,
+  native,
+  fast,
+  unfused,
+  marlin,
+  triton_fused,
+  trtllm,
+  fused,
+  grouped,
+  grouped_bf16,
+  nvfp4_emulation,
+};
+
 struct Numerics {
   std::string_view id{};
   FirstRounding first = FirstRounding::none;
   MiddleRounding middle = MiddleRounding::none;
   SecondRounding second = SecondRounding::none;
   WeightRounding weight = WeightRounding::none;
-  bool rounds_sum = true;        // (4)
-  bool weights_in_bf16 = false;  // NVFP4: e2m1 * (scale * global scale) rounded before the product
+  bool rounds_sum = true;            // (4)
+  bool weights_in_bf16 = false;      // NVFP4: e2m1 * (scale * global scale) rounded before the GEMM
   bool activations_in_bf16 = false;  // quantized values with their factor, rounded
   bool shares_global = true;         // NVFP4: gate's and up's global scales are one, the gate's
   int activation_bits = 16;  // fast engines: integers that x and the activation's output become
@@ -69,19 +84,24 @@ inline constexpr std::array<Numerics, 11> kNumerics{{
     {.id = "marlin", .first = FirstRounding::steps, .middle = MiddleRounding::gate_and_result, .second = SecondRounding::steps,
      .weight = WeightRounding::bf16_with_global, .says = "Marlin: biases and weights are applied in bf16"},
     {.id = "triton_fused", .middle = MiddleRounding::result, .second = SecondRounding::weighted, .weight = WeightRounding::bf16,
-     .says = "triton_kernels with the activation in the first product's epilogue"},
+     .says = "triton_kernels with the activation in GEMM1's epilogue"},
     {.id = "trtllm", .middle = MiddleRounding::result, .second = SecondRounding::unweighted, .weight = WeightRounding::bf16,
-     .says = "TensorRT-LLM's kernels: weights applied by a float32 finalize; the products' source is closed"},
+     .says = "TensorRT-LLM's kernels: weights applied by a float32 finalize; the GEMMs' source is closed"},
     {.id = "fused", .middle = MiddleRounding::result, .second = SecondRounding::weighted,
-     .says = "activation in the first product's epilogue, float32 weights in the second's: CK, AITER, vLLM's CPU kernel; assumed, no source or run was seen"},
+     .says = "activation in GEMM1's epilogue, float32 weights in GEMM2's: CK, AITER, vLLM's CPU kernel; assumed, no source or run was seen"},
     {.id = "grouped", .first = FirstRounding::sum, .second = SecondRounding::unweighted,
-     .says = "grouped products with quantized activations: the first rounded, the activation fused with quantizing, float32 weights in finalize"},
+     .says = "grouped GEMMs with quantized activations: GEMM1's sums rounded, the activation fused with quantizing, float32 weights in finalize"},
     {.id = "grouped_bf16", .first = FirstRounding::sum, .middle = MiddleRounding::result, .second = SecondRounding::unweighted,
      .says = "the same with 16-bit activations"},
     {.id = "nvfp4_emulation", .first = FirstRounding::sum, .middle = MiddleRounding::gate_and_result, .second = SecondRounding::weighted,
      .weights_in_bf16 = true, .activations_in_bf16 = true, .says = "vLLM's NVFP4 emulation: weights and quantized activations dequantized to bf16, then as unfused"},
 }};
 // clang-format on
+constexpr const Numerics& row(NumericsKind kind) {
+  return kNumerics[static_cast<std::size_t>(kind)];
+}
+static_assert(row(NumericsKind::exact).id == "exact" &&
+              row(NumericsKind::nvfp4_emulation).id == "nvfp4_emulation");
 
 // How far a result may be from the exact one and still be this backend's: the largest difference as
 // a share of the largest value, and the cosine between both. Measured on random layers of real
@@ -110,6 +130,7 @@ const Exactness& exactness(std::string_view engine);
 
 // Errors: numerics.unknown, listing what there is.
 Result<const Numerics*> require_numerics(std::string_view id);
+Result<NumericsKind> numerics_from_name(std::string_view id);
 
 // The table of docs/run.md.
 std::string numerics_markdown();

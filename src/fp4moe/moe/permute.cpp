@@ -38,8 +38,8 @@ struct Parts {
   std::size_t count = 1, size = 0;
 };
 Parts parts_of(const Sort& sort, const ThreadPool& pool) {
-  const std::size_t most = std::max<std::size_t>(1, sort.ids.size() / kSmallPart);
-  const std::size_t count = std::min(pool.threads(), most);
+  const std::size_t max_parts = std::max<std::size_t>(1, sort.ids.size() / kSmallPart);
+  const std::size_t count = std::min(pool.threads(), max_parts);
   return {count, ceil_div(sort.ids.size(), count)};
 }
 

@@ -47,7 +47,7 @@ struct BlockOptions {
 };
 Result<Done> align_blocks(const Assignments& assignments, BlockOptions options, ThreadPool& pool,
                           BlockAligned& out);
-// Of sorted_assignments: assignments + experts * (block - 1), or one block a assignment where that is less.
+// The size of sorted_assignments: assignments + experts * (block - 1), or one block a assignment where that is less.
 std::uint64_t block_capacity(std::uint64_t assignments, std::uint64_t experts, std::uint64_t block);
 
 // The same for batches of `capacity` rows an expert: numbers of rows, batch by batch.
@@ -62,7 +62,7 @@ struct MarlinBlockCase {
 };
 std::uint64_t marlin_block(const MarlinBlockCase& asked);
 
-// Grouped matrix products.
+// Grouped GEMMs.
 struct Grouped {
   std::vector<std::int64_t> offsets{};  // [local experts + 1]; the last: rows that are assigned
   std::vector<std::int32_t>

@@ -480,8 +480,11 @@ TEST(Replicas, RefusesTablesThatLeaveExpertsOut) {
   EXPECT_EQ(replica_table(3, Numbers{0, 1, 1}).why().id, "eplb.table");
   EXPECT_EQ(replica_table(3, Numbers{0, 1, 3}).why().id, "eplb.table");
   EXPECT_EQ(initial_physical_experts(4, 1 << 20).why().id, "expert_map.experts");
-  const ReplicaTable good{
-      .experts = 2, .physical = 3, .most = 2, .physical_of = {0, 2, 1, -1}, .replicas = {2, 1}};
+  const ReplicaTable good{.experts = 2,
+                          .physical = 3,
+                          .max_replicas = 2,
+                          .physical_of = {0, 2, 1, -1},
+                          .replicas = {2, 1}};
   ASSERT_TRUE(replica_table(good));
   const auto refused = [&](auto change) {
     ReplicaTable table = good;
@@ -489,7 +492,7 @@ TEST(Replicas, RefusesTablesThatLeaveExpertsOut) {
     const Result<ReplicaTable> result = replica_table(table);
     return result ? std::string() : result.why().id;
   };
-  EXPECT_EQ(refused([](auto& t) { t.most = 0; }), "eplb.table");
+  EXPECT_EQ(refused([](auto& t) { t.max_replicas = 0; }), "eplb.table");
   EXPECT_EQ(refused([](auto& t) { t.replicas = {2}; }), "eplb.table");
   EXPECT_EQ(refused([](auto& t) { t.replicas = {3, 1}; }), "eplb.table");
   EXPECT_EQ(refused([](auto& t) { t.replicas = {2, 0}; }), "eplb.table");

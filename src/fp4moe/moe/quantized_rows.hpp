@@ -33,7 +33,7 @@ struct RowQuantizer {
 std::size_t encoded_bytes(ActivationKey key, std::size_t columns);
 void encode_row(const RowQuantizer& how, std::span<const float> values, std::span<std::byte> to);
 void decode_row(const RowQuantizer& how, std::span<const std::byte> from, std::span<float> values);
-// What multiplies every decoded value.
+// The factor of every decoded value.
 float shared_factor(const RowQuantizer& how);
 
 // There and back in one step.

@@ -140,7 +140,7 @@ Result<Done> reduce_contiguous(const ReduceInput& input, ThreadPool& pool, const
   return Done{};
 }
 
-// Where a token's row of an expert lies: tokens of an expert are packed in their order, each once,
+// The location of a token's row of an expert: tokens of an expert are packed in their order, each once,
 // with all its weight for that expert. Assignments beyond the first of a kind, and nobody's, have none.
 struct BatchedAssignment {
   std::uint64_t row = kUnassigned;

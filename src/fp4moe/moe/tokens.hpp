@@ -1,4 +1,4 @@
-// What tokens are between the stages of a kernel: as they come, as the experts see them, as the
+// The forms of tokens between the stages of a kernel: as they come, as the experts see them, as the
 // experts leave them.
 #pragma once
 #include <cstdint>
@@ -27,7 +27,7 @@ struct PrepareOptions {
   bool deferred = false;         // the experts quantize by themselves; refused by batches
 };
 
-// What the experts of this rank see; memory of the exchange or the caller's, until finalize.
+// The input of this rank's experts; memory of the exchange or the caller's, until finalize.
 // Standard: rows with their ids and weights. Batched: expert e's rows are [e * capacity, e *
 // capacity + counts[e]); ids and weights are not there.
 struct Prepared {
@@ -44,7 +44,7 @@ struct Prepared {
   std::span<const std::int32_t> adapters{};  // of each row
 };
 
-// What the experts left: summed rows [M, H], one row per assignment [M * top_k, H] (assignments of foreign
+// The output of the experts: summed rows [M, H], one row per assignment [M * top_k, H] (assignments of foreign
 // experts and of id -1 hold anything), or batches [experts * capacity, H].
 enum class OutputForm : std::uint8_t { summed, assignments, batches };
 

@@ -95,7 +95,7 @@ bool set_backend(Layer& layer, std::string_view text) {
 
 // clang-format off
 constexpr LayerField kFields[] = {
-    {"activation",          "activation",        "activation between the two products",           words<kActivationWords>, set_word<Activation, &Layer::activation, activation_from_name>, show_word<&Layer::activation>},
+    {"activation",          "activation",        "activation between GEMM1 and GEMM2",            words<kActivationWords>, set_word<Activation, &Layer::activation, activation_from_name>, show_word<&Layer::activation>},
     {"routing_method",      "routing",           "how tokens choose experts",                     words<kRoutingWords>,    set_word<Routing, &Layer::routing, routing_from_name>, show_word<&Layer::routing>},
     {"moe_backend",         "backend",           "insist on a backend instead of choosing",       [] { return std::string("auto, or a name of the policy"); }, set_backend, [](const Layer& layer) { return layer.backend; }},
     {"is_act_and_mul",      "gated",             "the layer has a gate",                          a_switch, set_switch<&Layer::gated>, show_switch<&Layer::gated>},

@@ -31,7 +31,7 @@ oracle::Layer make_layer(const MoeShape& shape, std::optional<std::uint64_t> top
   return layer;
 }
 
-// What the model's code computes between the two products, and how its router chooses.
+// What the model's code computes between GEMM1 and GEMM2, and how its router chooses.
 void use_family(const ModelRow& row, oracle::Layer& layer) {
   const std::string activation = std::string(row.activation) + (layer.gated ? "" : "_no_mul");
   layer.activation = oracle::activation_from_name(activation).value_or(oracle::Activation::silu);

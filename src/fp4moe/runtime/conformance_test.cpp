@@ -81,8 +81,9 @@ Distance distance(const std::vector<double>& exact, const std::vector<double>& f
 }
 
 std::vector<double> exact_result(const checkpoint::Checkpoint& checkpoint) {
-  auto layer =
-      MoeLayer::create(checkpoint, 0, {.engine = "reference", .threads = 1, .numerics = "exact"});
+  auto layer = MoeLayer::create(
+      checkpoint, 0,
+      {.engine = EngineKind::reference, .threads = 1, .numerics = moe::NumericsKind::exact});
   EXPECT_TRUE(layer) << text(layer.why());
   EXPECT_TRUE(layer->load());
   EXPECT_TRUE(layer->process());
@@ -143,7 +144,7 @@ TEST_P(Conformance, EveryBackendRunsFromItsConvertedFolderWithinItsNumerics) {
       }
       ASSERT_TRUE(processed) << what << ": " << text(processed.why());
       for (const EngineRow& engine : testing::usable_engines()) {
-        options.engine = engine.name;
+        options.engine = engine.kind;
         layer = MoeLayer::open(shared, 0, options);
         ASSERT_TRUE(layer && layer->process()) << what << ", " << engine.name;
         const Distance found = distance(exact, apply(*layer));

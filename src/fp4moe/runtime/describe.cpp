@@ -61,7 +61,8 @@ Json describe(const MoeLayer& layer) {
             {"why", choice.why},
             {"layout", convert::layout_text(choice.layout->id, choice.layout->generation)},
             {"numerics", problem.numerics.id},
-            {"quantises", oracle::name(problem.quantizes)},
+            {"quantizes", oracle::name(problem.quantizes)},
+            {"quantises", oracle::name(problem.quantizes)},  // the old spelling
             {"routing", moe::routing::name(layer.facts().router.method)},
             {"activation", moe::row(problem.activation).name},
             {"alpha", problem.params.alpha},

@@ -30,51 +30,61 @@ Result<Done> check_cuda() {
 }
 
 constexpr EngineRow kEngines[] = {
-    {"cpu", "our kernels for this machine's instruction set",
+    {EngineKind::cpu, "cpu", "our kernels for this machine's instruction set",
      [](std::shared_ptr<ThreadPool> pool,
         const EngineOptions& options) -> std::unique_ptr<moe::Engine> {
-       using moe::cpu::WeightsHome;
-       return std::make_unique<moe::cpu::CpuEngine>(
-           std::move(pool), moe::cpu::CpuOptions{.home = options.mapped ? WeightsHome::mapped
-                                                                        : WeightsHome::packed});
+       return std::make_unique<moe::cpu::CpuEngine>(std::move(pool),
+                                                    moe::cpu::CpuOptions{.home = options.weights});
      },
      is_always_built, always},
-    {"cuda", "our kernels for NVIDIA GPUs",
+    {EngineKind::cuda, "cuda", "our kernels for NVIDIA GPUs",
      [](std::shared_ptr<ThreadPool> pool, const EngineOptions&) -> std::unique_ptr<moe::Engine> {
        return std::make_unique<moe::cuda::CudaEngine>(std::move(pool));
      },
      kernels::cuda::is_built, check_cuda},
-    {"reference", "portable, float64 sums, every backend's rounding points",
+    {EngineKind::reference, "reference", "portable, float64 sums, every backend's rounding points",
      [](std::shared_ptr<ThreadPool> pool, const EngineOptions&) -> std::unique_ptr<moe::Engine> {
        return std::make_unique<moe::reference::ReferenceEngine>(std::move(pool));
      },
      is_always_built, always},
 };
 
-std::string_view automatic(const EngineOptions& options) {
-  return options.on_gpu && !options.mapped && check_cuda() ? "cuda" : "cpu";
+EngineKind automatic(const EngineOptions& options) {
+  const bool may_be_gpu = options.on_gpu && options.weights == moe::WeightsHome::packed;
+  return may_be_gpu && check_cuda() ? EngineKind::cuda : EngineKind::cpu;
+}
+
+constexpr std::string_view kAutomatic = "auto";
+
+const EngineRow& row(EngineKind kind) {
+  return *std::ranges::find(kEngines, kind, &EngineRow::kind);
 }
 
 }  // namespace
 
 std::span<const EngineRow> engines() { return kEngines; }
 
-Result<std::unique_ptr<moe::Engine>> make_engine(std::string_view name,
-                                                 std::shared_ptr<ThreadPool> pool,
-                                                 const EngineOptions& options) {
-  const std::string_view wanted = name == "auto" || name.empty() ? automatic(options) : name;
-  const auto* found = std::ranges::find_if(
-      kEngines, [&](const EngineRow& row) { return is_same_word(row.name, wanted); });
-  if (found != std::end(kEngines)) {
-    if (const auto fine = found->check(); !fine) return fine.why();
-    return found->make(std::move(pool), options);
+std::string_view name(EngineKind kind) {
+  return kind == EngineKind::automatic ? kAutomatic : row(kind).name;
+}
+
+Result<EngineKind> engine_from_name(std::string_view name) {
+  if (name.empty() || is_same_word(name, kAutomatic)) return EngineKind::automatic;
+  std::vector<std::string_view> known{kAutomatic};
+  for (const EngineRow& one : kEngines) {
+    if (is_same_word(one.name, name)) return one.kind;
+    if (one.is_built()) known.push_back(one.name);
   }
-  std::vector<std::string_view> known{"auto"};
-  for (const EngineRow& row : kEngines)
-    if (row.is_built()) known.push_back(row.name);
   return usage("engine.unknown", "there is no such engine")
       .expects(fmt::format("one of {}", fmt::join(known, ", ")), "'" + printable(name) + "'")
       .try_this(did_you_mean(name, known));
+}
+
+Result<std::unique_ptr<moe::Engine>> make_engine(EngineKind kind, std::shared_ptr<ThreadPool> pool,
+                                                 const EngineOptions& options) {
+  const EngineRow& engine = row(kind == EngineKind::automatic ? automatic(options) : kind);
+  if (const auto fine = engine.check(); !fine) return fine.why();
+  return engine.make(std::move(pool), options);
 }
 
 }  // namespace fp4moe::runtime

@@ -1,5 +1,6 @@
 // The engines of this build, one row each.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -10,12 +11,17 @@
 
 namespace fp4moe::runtime {
 
+// `automatic`: cuda for a layer that was chosen for a GPU such as this machine has, else cpu.
+enum class EngineKind : std::uint8_t { automatic, cpu, cuda, reference };
+
 struct EngineOptions {
-  bool mapped = false;  // weights are read from the mapped checkpoint at every use
-  bool on_gpu = false;  // the layer was chosen for an NVIDIA GPU: "auto" takes one that is here
+  moe::WeightsHome weights = moe::WeightsHome::packed;
+  bool on_gpu =
+      false;  // the layer was chosen for an NVIDIA GPU: `automatic` takes one that is here
 };
 
 struct EngineRow {
+  EngineKind kind;
   std::string_view name;
   std::string_view what;  // in a few words
   std::unique_ptr<moe::Engine> (*make)(std::shared_ptr<ThreadPool> pool,
@@ -26,10 +32,11 @@ struct EngineRow {
 };
 
 std::span<const EngineRow> engines();
-// "auto" is `cuda` for a layer that was chosen for a GPU such as this machine has, else `cpu`.
-// Errors: engine.unknown, listing what there is; those of its check.
-Result<std::unique_ptr<moe::Engine>> make_engine(std::string_view name,
-                                                 std::shared_ptr<ThreadPool> pool,
+std::string_view name(EngineKind kind);
+// "auto" and "" are automatic. Errors: engine.unknown, listing what there is.
+Result<EngineKind> engine_from_name(std::string_view name);
+// Errors: those of its check.
+Result<std::unique_ptr<moe::Engine>> make_engine(EngineKind kind, std::shared_ptr<ThreadPool> pool,
                                                  const EngineOptions& options = {});
 
 }  // namespace fp4moe::runtime

@@ -52,7 +52,8 @@ std::shared_ptr<Experts> experts_of(std::string_view numerics = "exact", std::ui
                                .activation = layer().activation,
                                .params = layer().params,
                                .numerics = **require_numerics(numerics)};
-  const auto maker = runtime::make_engine(engine, std::make_shared<ThreadPool>(1));
+  const auto maker =
+      runtime::make_engine(*runtime::engine_from_name(engine), std::make_shared<ThreadPool>(1));
   EXPECT_TRUE(maker) << text(maker.why());
   auto result = (*maker)->make(problem, source);
   EXPECT_TRUE(result) << text(result.why());
@@ -60,8 +61,8 @@ std::shared_ptr<Experts> experts_of(std::string_view numerics = "exact", std::ui
 }
 
 std::unique_ptr<moe::Exchange> exchange_of(std::string_view name, Communicator* ranks = nullptr) {
-  auto result =
-      exchange::make_exchange(name, {.ranks = ranks, .experts = kExperts, .max_tokens = 64});
+  auto result = exchange::make_exchange(*exchange::exchange_from_name(name),
+                                        {.ranks = ranks, .experts = kExperts, .max_tokens = 64});
   EXPECT_TRUE(result) << text(result.why());
   return std::move(*result);
 }

@@ -9,7 +9,6 @@
 #include "fp4moe/convert/folder/converted_folder.hpp"
 #include "fp4moe/moe/exchange/all.hpp"
 #include "fp4moe/oracle/vllm/quant_config.hpp"
-#include "fp4moe/runtime/engines.hpp"
 #include "fp4moe/runtime/pool.hpp"
 
 namespace fp4moe::runtime {
@@ -135,7 +134,7 @@ Result<convert::LayerJob> MoeLayer::job_by(const MakeJob& make_job) const {
 Result<MoeLayer> MoeLayer::create_from(LayerFacts facts, LayerOptions options,
                                        const MakeJob& make_job) {
   // Rows that stay mapped are read by our own CPU kernels alone: whoever wants them wants those.
-  if (options.weights == "mapped" &&
+  if (options.weights == moe::WeightsHome::mapped &&
       (options.backend_request.backend.empty() || options.backend_request.backend == "auto"))
     options.backend_request.backend = "CPU";
   Result<Choice> choice = choose(facts.model, options.slice, options.backend_request);
@@ -158,12 +157,7 @@ Result<MoeLayer> MoeLayer::create_from(LayerFacts facts, LayerOptions options,
 }
 
 Result<bool> MoeLayer::stays_mapped() const {
-  const std::string& backend_request = options_.weights;
-  if (backend_request == "auto" || backend_request == "packed" || backend_request.empty())
-    return false;
-  if (backend_request != "mapped")
-    return usage("layer.weights", "weights cannot be kept like this")
-        .expects("auto, packed or mapped", backend_request);
+  if (options_.weights == moe::WeightsHome::packed) return false;
   if (!choice_.layout->id.starts_with("cpu_native."))
     return usage("layer.weights", "only our own CPU kernels read a checkpoint's rows")
         .expects("backend CPU", choice_.backend->name)
@@ -235,13 +229,13 @@ Result<Done> MoeLayer::describe() {
   if (!activation)
     return usage("layer.activation", "this activation is not computed here")
         .expects("a known activation", oracle::name(layer.activation));
-  const auto numerics = moe::require_numerics(
-      options_.numerics.empty() ? choice_.backend->numerics : std::string_view(options_.numerics));
+  const Result<moe::NumericsKind> numerics =
+      options_.numerics ? *options_.numerics : moe::numerics_from_name(choice_.backend->numerics);
   if (!numerics) return numerics.why();
   problem_.shape = packed_->source().shape;
   problem_.activation = *activation;
   problem_.params = params_of(choice_, facts_, *activation);
-  problem_.numerics = **numerics;
+  problem_.numerics = moe::row(*numerics);
   const oracle::QuantScheme scheme = oracle::scheme_of(*choice_.backend, choice_.mode, layer);
   const oracle::Request request{.device = choice_.device, .layer = layer};
   const ActivationKey form = oracle::form_from_layer(*choice_.policy, request).activations;
@@ -325,7 +319,7 @@ Result<Done> MoeLayer::process() {
   if (const auto done = read_input_scales(); !done) return done.why();
   Result<std::unique_ptr<moe::Engine>> engine =
       make_engine(options_.engine, pool_,
-                  {.mapped = is_mapped_,
+                  {.weights = is_mapped_ ? moe::WeightsHome::mapped : moe::WeightsHome::packed,
                    .on_gpu = options_.backend_request.device.kind == platform::PlatformKind::cuda});
   if (!engine) return engine.why();
   Result<moe::ExpertSource> found =
@@ -349,16 +343,14 @@ Result<Done> MoeLayer::process() {
 }
 
 const oracle::ExpertsClass* MoeLayer::experts_row(Kind kind) const {
-  const moe::exchange::ExchangeRow* exchange = moe::exchange::find_exchange(options_.exchange);
-  const TokenFormat format = exchange == nullptr ? TokenFormat::standard : exchange->format;
+  const TokenFormat format = moe::exchange::row(options_.exchange).format;
   for (const oracle::ExpertsClass* experts : choice_.backend->experts)
     if (experts->kind == kind && experts->format == format) return experts;
   return nullptr;
 }
 
 bool MoeLayer::exchanges_tokens() const {
-  const moe::exchange::ExchangeRow* exchange = moe::exchange::find_exchange(options_.exchange);
-  return exchange != nullptr && exchange->needs_ranks;
+  return moe::exchange::row(options_.exchange).needs_ranks;
 }
 
 bool MoeLayer::routes_itself(const oracle::ExpertsClass& row) const {

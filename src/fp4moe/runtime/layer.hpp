@@ -23,12 +23,12 @@
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
 #include "fp4moe/checkpoint/layer_weights_view.hpp"
-#include "fp4moe/moe/exchange/communicator.hpp"
 #include "fp4moe/moe/expert_map.hpp"
 #include "fp4moe/moe/kernel.hpp"
 #include "fp4moe/runtime/choice.hpp"
 #include "fp4moe/runtime/facts.hpp"
 #include "fp4moe/runtime/layer_description.hpp"
+#include "fp4moe/runtime/layer_options.hpp"
 #include "fp4moe/runtime/packed_weights.hpp"
 
 namespace fp4moe::moe::cuda {
@@ -37,47 +37,13 @@ class DeviceSession;
 
 namespace fp4moe::runtime {
 
-// Experts that see every token: adds their output to `out`, which holds zeros.
-using SharedExperts =
-    std::function<Result<Done>(const moe::ConstRows& x, const moe::MutableRows& out)>;
-
-// What quantized activations are divided by: of x, and of the activation's output.
-struct InputScale {
-  float input = 1.0f, hidden = 1.0f;
-};
-
-struct LayerOptions {
-  BackendRequest backend_request{};
-  std::string engine = "auto";
-  // "packed" into the backend's layout, in memory of the layer's own ("auto" means this), or
-  // "mapped": backend CPU reads the rows of the checkpoint, or of the memory given, which then
-  // outlives the layer.
-  std::string weights = "auto";
-  std::size_t threads = 0;             // 0: all this process may use
-  std::shared_ptr<ThreadPool> pool{};  // instead: shared with others
-  checkpoint::Slice slice{};
-  // The ranks that hold the other slices; outlives the layer. None: outputs are this slice's part
-  // of the sum. `exchange` "local": every rank has all tokens, outputs are summed over ranks.
-  moe::exchange::Communicator* ranks = nullptr;
-  std::string exchange = "local";
-  std::uint64_t max_tokens = 256;                    // per rank, for exchanges with batches
-  std::string numerics{};                            // instead of the backend's: "exact"
-  std::optional<oracle::ActivationKey> quantizes{};  // instead of the scheme's
-  std::optional<InputScale> input_scale{};           // instead of the checkpoint's
-  // Copies of experts beyond the first of each: the logical expert of every physical one, of all
-  // ranks. Empty: none. Ids and logits stay logical; slice.placement must be linear.
-  std::vector<std::int32_t> physical_experts{};
-  std::uint64_t chunk = 0;  // tokens at once; 0: all
-  SharedExperts shared{};
-};
-
 // What a call brings. Either ids and weights, or logits; rows as moe::Tokens has them.
 using Tokens = moe::Tokens;
 
 class MoeLayer {
  public:
   // `checkpoint` outlives load() and reload. Errors: choice.*, layout.*, convert.*, sizes.*,
-  // engine.unknown, numerics.unknown, exchange.*, layer.weights, weights.rows.
+  // exchange.*, layer.weights, weights.rows.
   static Result<MoeLayer> create(const checkpoint::Checkpoint& checkpoint, std::size_t number,
                                  LayerOptions options = {});
   // From weights in memory: all of the layer, or what options.slice leaves of it. The memory is

@@ -120,7 +120,7 @@ TEST(MemoryLayer, ComputesTheSameOnEveryEngineAndRoutesItself) {
     for (const WeightFormat format : kFormats)
       for (const Arrangement arrangement : kArrangements) {
         const StackedWeights memory(tiny_checkpoint(format), arrangement, 3);
-        const LayerOptions options{.engine = std::string(engine.name), .threads = 1};
+        const LayerOptions options{.engine = engine.kind, .threads = 1};
         auto expected = ready(MoeLayer::create(tiny_checkpoint(format), 0, options));
         auto layer = ready(MoeLayer::create(description(format), memory.view(), options));
         ASSERT_TRUE(expected) << text(expected.why());
@@ -219,7 +219,7 @@ TEST(MemoryLayer, IsUsedWhereItLies) {
     for (const Arrangement arrangement : kArrangements) {
       const StackedWeights memory(tiny_checkpoint(format), arrangement, 7);
       auto mapped = ready(MoeLayer::create(description(format), memory.view(),
-                                           {.weights = "mapped", .threads = 1}));
+                                           {.weights = moe::WeightsHome::mapped, .threads = 1}));
       auto packed = ready(MoeLayer::create(description(format), memory.view(),
                                            {.backend_request = {.backend = "CPU"}, .threads = 1}));
       ASSERT_TRUE(mapped && packed);
@@ -295,7 +295,8 @@ TEST(MemoryLayer, ComputesWithTheConstantsThatAreDescribed) {
                                      .limit = each.limit,
                                      .top_k = 2};
     auto layer = ready(MoeLayer::create(
-        described, *view, {.engine = "reference", .threads = 1, .numerics = "exact"}));
+        described, *view,
+        {.engine = EngineKind::reference, .threads = 1, .numerics = moe::NumericsKind::exact}));
     ASSERT_TRUE(layer) << text(layer.why());
     const TestTokens tokens(3, kHidden, 2, 3, 12);
     EXPECT_LT(moe::testing::distance(tokens.expected(plain), apply(*layer, tokens)), 1e-9)

@@ -142,7 +142,8 @@ TEST_P(MemoryModel, LayersAreCutForRanksAndUsedWhereTheyLie) {
   auto theirs = ready(*from_files, {.slice = slice});
   ASSERT_TRUE(mine && theirs);
   expect_equal_weights(*mine, *theirs);
-  auto mapped = ready(*model, {.backend_request = {.backend = "CPU"}, .weights = "mapped"});
+  auto mapped =
+      ready(*model, {.backend_request = {.backend = "CPU"}, .weights = moe::WeightsHome::mapped});
   auto packed = ready(*model, {.backend_request = {.backend = "CPU"}});
   ASSERT_TRUE(mapped && packed);
   EXPECT_TRUE(mapped->weights().tensors().empty()) << "it has memory of its own";

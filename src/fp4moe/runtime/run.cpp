@@ -33,8 +33,7 @@ struct Share {
   std::uint64_t size() const { return end - begin; }
 };
 bool deals_out(const RunOptions& options, std::uint64_t ranks) {
-  const moe::exchange::ExchangeRow* row = moe::exchange::find_exchange(options.layer.exchange);
-  return ranks > 1 && row != nullptr && row->needs_ranks;
+  return ranks > 1 && moe::exchange::row(options.layer.exchange).needs_ranks;
 }
 Share share_of(const RunOptions& options, std::uint64_t tokens, std::uint64_t rank,
                std::uint64_t ranks) {
@@ -249,9 +248,10 @@ Result<LayerRun> run_threads(const Job& job) {
 }
 
 Result<std::vector<double>> exact_result(const Job& job) {
-  LayerOptions options{
-      .threads = job.options.layer.threads, .pool = job.options.layer.pool, .numerics = "exact"};
-  options.engine = "reference";
+  LayerOptions options{.engine = EngineKind::reference,
+                       .threads = job.options.layer.threads,
+                       .pool = job.options.layer.pool,
+                       .numerics = moe::NumericsKind::exact};
   Result<MoeLayer> layer = job.model.layer(job.number, std::move(options));
   if (!layer) return layer.why();
   if (const auto done = layer->load(); !done) return done.why();
@@ -390,8 +390,10 @@ Result<Done> agree_on_question(Communicator& group, const Model& model,
       "{} tokens of {} values; input {}",
       fmt::join(indexes, ", "), model.fingerprint(),
       kSplits[static_cast<std::size_t>(options.split)], convert::name(layer.slice.placement),
-      layer.exchange, layer.backend_request.backend, layer.backend_request.policy, layer.engine,
-      layer.weights, layer.numerics.empty() ? "the backend's" : layer.numerics,
+      moe::exchange::row(layer.exchange).name, layer.backend_request.backend,
+      layer.backend_request.policy, name(layer.engine),
+      layer.weights == moe::WeightsHome::mapped ? "mapped" : "packed",
+      layer.numerics ? moe::row(*layer.numerics).id : "the backend's",
       layer.quantizes ? oracle::name(*layer.quantizes) : "the scheme's",
       layer.input_scale ? fmt::format("{},{}", scale.input, scale.hidden) : "the checkpoint's",
       layer.chunk, options.adapters.size(), options.seed, input.tokens, input.hidden,

@@ -147,7 +147,7 @@ constexpr MessageRow kMessages[] = {
     {"reason-overlap", reason, "kernel does not support dual batch overlap", "The kernel cannot be used with two batches that overlap, nor with load balancing.",
      "Serve without them, or take another backend."},
     {"reason-activation", reason, "{activation} activation",
-     "The kernel does not compute what the model has between the two products.", "Another backend."},
+     "The kernel does not compute what the model has between GEMM1 and GEMM2.", "Another backend."},
     {"reason-activation", reason, "kernel does not support swigluoai_uninterleave with W4A8", "", ""},
     {"reason-activation", reason, "MXFP4 W4A8 supports only SiLU and SiTU", "", ""},
     {"reason-activation", reason, "kernel supports only SiTU beta=4 and linear_beta=25", "", ""},

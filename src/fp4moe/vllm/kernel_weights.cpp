@@ -159,7 +159,7 @@ Result<NvFp4Numbers> numbers_of(const NvFp4Tensors& given, const MoeShape& shape
   if (given.w2_scale_2.shape[0] != shape.experts)
     return other_experts("w2_scale_2", shape.experts, given.w2_scale_2);
   if (is_given(given.a13_scale) != is_given(given.a2_scale))
-    return usage("vllm.tensor", "input scales are given for one of the two products")
+    return usage("vllm.tensor", "input scales are given for one of the two GEMMs")
         .at(is_given(given.a13_scale) ? "a2_scale" : "a13_scale")
         .expects("both or none", "one");
   if (!is_given(given.a13_scale)) return result;

@@ -17,12 +17,12 @@
 namespace fp4moe::vllm {
 
 struct KernelOptions {
-  std::string engine = "auto";  // "reference", "cpu", "cuda"
-  std::size_t threads = 0;      // 0: all that this process may use
+  runtime::EngineKind engine = runtime::EngineKind::automatic;
+  std::size_t threads = 0;  // 0: all that this process may use
   std::shared_ptr<ThreadPool> pool{};
   runtime::SharedExperts shared_experts{};       // added to the output
   moe::exchange::Communicator* ranks = nullptr;  // those with the other experts
-  std::string exchange = "local";                // how tokens reach them
+  moe::exchange::ExchangeKind exchange = moe::exchange::ExchangeKind::local;
 };
 
 // Rows of `hidden_states` and `out` have the layer's hidden size, or the size that the backend

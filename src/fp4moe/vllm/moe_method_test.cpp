@@ -97,12 +97,13 @@ struct Call {
 std::vector<float> through_layer(const checkpoint::LayerWeights& given, Activation activation,
                                  const oracle::Backend& backend, const oracle::Policy& policy,
                                  const platform::Device& device, const Call& call, bool monolithic,
-                                 std::string numerics = {}) {
+                                 std::optional<moe::NumericsKind> numerics = {}) {
   const auto view = checkpoint::LayerWeightsView::make(given);
   EXPECT_TRUE(view) << text(view.why());
   runtime::LayerDescription description{.activation = activation, .top_k = kTopK};
   description.router = moe::routing::RouterOptions{.method = moe::routing::Method::renormalize};
-  runtime::LayerOptions options{.engine = "reference", .threads = 1, .numerics = numerics};
+  runtime::LayerOptions options{
+      .engine = runtime::EngineKind::reference, .threads = 1, .numerics = numerics};
   options.backend_request = {
       .policy = std::string(policy.name), .backend = std::string(backend.name), .device = device};
   auto layer = runtime::MoeLayer::create(description, *view, options);
@@ -151,7 +152,8 @@ TEST(Mxfp4MoeMethod, ComputesWhatTheLayerComputes) {
     MoeConfig config = config_for(layer.sizes, given.policy, given.device);
     config.moe_backend = given.backend;
     config.activation = given.activation;
-    auto method = Mxfp4MoeMethod::make(config, {.kernel = {.engine = "reference", .threads = 1}});
+    auto method = Mxfp4MoeMethod::make(
+        config, {.kernel = {.engine = runtime::EngineKind::reference, .threads = 1}});
     ASSERT_TRUE(method) << text(method.why());
     ASSERT_TRUE(method->create_weights());
     const bool turns = given.activation == Activation::swigluoai;
@@ -169,7 +171,7 @@ TEST(Mxfp4MoeMethod, ComputesWhatTheLayerComputes) {
                                    config.context.device, call, method->is_monolithic()));
     const std::vector<float> exact =
         through_layer(weights, given.activation, backend, policy, config.context.device, call,
-                      method->is_monolithic(), "exact");
+                      method->is_monolithic(), moe::NumericsKind::exact);
     EXPECT_LT(moe::testing::distance(doubles(exact), doubles(found)), 0.05);
   }
 }
@@ -178,7 +180,8 @@ TEST(Mxfp4MoeMethod, IsReloadedByProcessingAgain) {
   const Mxfp4Layer first({.experts = 3, .hidden = 128, .intermediate = 128}, 1);
   const Mxfp4Layer second({.experts = 3, .hidden = 128, .intermediate = 128}, 2);
   const MoeConfig config = config_for(first.sizes, "2026-04-24", "h100");
-  auto method = Mxfp4MoeMethod::make(config, {.kernel = {.engine = "cpu", .threads = 1}});
+  auto method =
+      Mxfp4MoeMethod::make(config, {.kernel = {.engine = runtime::EngineKind::cpu, .threads = 1}});
   ASSERT_TRUE(method) << text(method.why());
   EXPECT_EQ(method->mxfp4_backend(), Mxfp4MoeBackend::TRITON);
   const Call call(first.sizes);
@@ -220,7 +223,8 @@ TEST(Mxfp4MoeMethod, TakesTokensOfTheRoundedSize) {
   const Mxfp4Layer layer({.experts = 3, .hidden = 160, .intermediate = 96});
   MoeConfig config = config_for(layer.sizes, "2026-08-22", "h100");
   config.moe_backend = "marlin";
-  auto method = Mxfp4MoeMethod::make(config, {.kernel = {.engine = "reference", .threads = 1}});
+  auto method = Mxfp4MoeMethod::make(
+      config, {.kernel = {.engine = runtime::EngineKind::reference, .threads = 1}});
   ASSERT_TRUE(method) << text(method.why());
   EXPECT_EQ(method->sizes(), (oracle::Sizes{256, 128}));
   EXPECT_FALSE(method->skip_forward_padding());
@@ -289,7 +293,7 @@ TEST(Kernel, RefusesWhatItsClassIsNotFor) {
   const Call call(layer.sizes);
   std::vector<float> out(kTokens * 128);
   const auto rows = dense_rows(std::span(out), DType::f32, kTokens, 128);
-  const KernelOptions options{.engine = "cpu", .threads = 1};
+  const KernelOptions options{.engine = runtime::EngineKind::cpu, .threads = 1};
   auto monolithic = make_mxfp4_moe_kernel(*quant, config, (*classes)[0], Mxfp4MoeBackend::TRITON,
                                           *weights, options);
   auto modular = make_mxfp4_moe_kernel(*quant, config, (*classes)[1], Mxfp4MoeBackend::TRITON,
@@ -350,7 +354,8 @@ TEST(Kernel, HoldsARanksExperts) {
                 static_cast<std::ptrdiff_t>((static_cast<std::size_t>(rank) + 1) * half));
       }
     }
-    auto method = Mxfp4MoeMethod::make(config, {.kernel = {.engine = "reference", .threads = 1}});
+    auto method = Mxfp4MoeMethod::make(
+        config, {.kernel = {.engine = runtime::EngineKind::reference, .threads = 1}});
     ASSERT_TRUE(method) << text(method.why());
     ASSERT_TRUE(method->create_weights());
     fill(*method, part, 1);
@@ -431,10 +436,11 @@ TEST(NvFp4MoeMethod, ComputesWhatTheLayerComputes) {
       MoeConfig config = config_for(layer.sizes, given.policy, given.device);
       config.moe_backend = given.backend;
       config.activation = Activation::silu;
-      auto method = NvFp4MoeMethod::make(config, kNvfp4Dynamic,
-                                         {.kernel = {.engine = "reference", .threads = 1},
-                                          .names = packs ? oracle::BufferNames::compressed_tensors
-                                                         : oracle::BufferNames::modelopt});
+      auto method =
+          NvFp4MoeMethod::make(config, kNvfp4Dynamic,
+                               {.kernel = {.engine = runtime::EngineKind::reference, .threads = 1},
+                                .names = packs ? oracle::BufferNames::compressed_tensors
+                                               : oracle::BufferNames::modelopt});
       ASSERT_TRUE(method) << text(method.why());
       ASSERT_TRUE(method->create_weights());
       fill(*method, layer, packs);
@@ -452,7 +458,7 @@ TEST(NvFp4MoeMethod, ComputesWhatTheLayerComputes) {
                                      config.context.device, call, method->is_monolithic()));
       const std::vector<float> exact =
           through_layer(weights, Activation::silu, backend, policy, config.context.device, call,
-                        method->is_monolithic(), "exact");
+                        method->is_monolithic(), moe::NumericsKind::exact);
       EXPECT_LT(moe::testing::distance(doubles(exact), doubles(found)), 0.5);
     }
 }

@@ -21,9 +21,9 @@ struct FusedMoeQuantConfig {
   TensorView w1_bias{}, w2_bias{};
   // Their precision configs: triton_kernels wraps the scales in objects of its own.
   bool has_precision_configs = false;
-  std::vector<float> g1_alphas{}, g2_alphas{};  // what products are multiplied by, [E]
+  std::vector<float> g1_alphas{}, g2_alphas{};  // what accumulators are multiplied by, [E]
   std::vector<float> a1_gscale{}, a2_gscale{};  // what activations are multiplied by
-  std::vector<float> g1_scale_c{};              // TRT-LLM: from the first product to the second
+  std::vector<float> g1_scale_c{};              // TRT-LLM: from GEMM1 to GEMM2
   std::vector<float> a1_scale{}, a2_scale{};    // static FP8
   std::optional<double> gemm1_alpha{}, gemm1_beta{}, gemm1_clamp_limit{};
   bool is_scale_swizzled = false;  // block scales of quantized activations

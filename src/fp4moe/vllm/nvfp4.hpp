@@ -99,7 +99,7 @@ Result<NvFp4KernelWeights> convert_to_nvfp4_moe_kernel_format(
     NvFp4MoeBackend backend, const NvFp4Tensors& tensors, bool is_act_and_mul,
     const Context& context = {}, const ConversionOptions& options = {});
 
-// What the kernel is given beside the weights. g1_alphas and g2_alphas are what products are
+// What the kernel is given beside the weights. g1_alphas and g2_alphas are what accumulators are
 // multiplied by in the end; newer references multiply activation scales in later. Errors:
 // vllm.backend, vllm.scales (numbers of scales that do not fit).
 Result<FusedMoeQuantConfig> make_nvfp4_moe_quant_config(NvFp4MoeBackend backend,

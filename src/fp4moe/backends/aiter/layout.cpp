@@ -1,7 +1,7 @@
 // AITER and CK: tiles of 16 rows x 16 bytes, 16 gate rows before the 16 up rows that belong to
 // them; scales as CDNA4 reads them. AITER's Triton kernels read rows that take turns.
+#include "fp4moe/backends/aiter/maps.hpp"
 #include "fp4moe/backends/families.hpp"
-#include "fp4moe/layout/maps.hpp"
 
 namespace fp4moe::backends::aiter {
 namespace {
@@ -13,8 +13,8 @@ Layout a16w4(std::string_view generation, bool pads, std::string_view reads) {
           .generation = generation,
           .format = WeightFormat::mxfp4,
           .order = {.block = 16},
-          .codes = aiter_weights(),
-          .scales = aiter_scales(pads),
+          .codes = aiter::codes(),
+          .scales = aiter::scales(pads),
           .bias_type = BiasType::f32,
           .bias_order = BiasOrder::halves,
           .reads = reads};
@@ -37,14 +37,14 @@ std::vector<Layout> layouts() {
   Layout plain16 = a16w4("", false, "AITER kernels with MXFP4 activations, August 2026");
   plain16.id = "aiter_16x16.mxfp4";
   plain16.order = {.as_loaded = true};
-  plain16.codes = aiter_weights(32);
+  plain16.codes = aiter::codes(32);
   plain16.scales.dims = {};  // vLLM gives them their three dimensions back
   plain16.bias_order = BiasOrder::as_rows;
   std::vector<Layout> result{
       a16w4("2026-08", true, "AITER of August 2026 with BF16 activations"),
       a16w4("2026-04", false, "AITER (CK) of November 2025 to April 2026 with BF16 activations"),
       plain16,
-      triton("cdna4.v3.6", triton_cdna4_scale(false),
+      triton("cdna4.v3.6", triton_scales(),
              "AITER's Triton kernels with BF16 activations on gfx950, vLLM 0.33"),
       triton("strided", triton_strided(),
              "AITER's Triton kernels with BF16 activations on gfx942, and on gfx950 with more than "

@@ -1,4 +1,5 @@
 // DeepGEMM: weights as they come, four scales in a word and the words of a column together.
+#include "fp4moe/backends/deepgemm/maps.hpp"
 #include "fp4moe/backends/families.hpp"
 #include "fp4moe/layout/maps.hpp"
 
@@ -9,7 +10,7 @@ std::vector<layout::Layout> layouts() {
            .format = layout::WeightFormat::mxfp4,
            .order = {.as_loaded = true},
            .codes = layout::plain(),
-           .scales = layout::deepgemm_scales(),
+           .scales = deepgemm::scales(),
            .scales_type = tensor::DType::i32,
            .reads = "DeepGEMM on SM100",
            .note = "DeepGEMM's kernel leaves the rows that pad to four as it finds them."}};

@@ -1,6 +1,7 @@
 // FlashInfer's CUTLASS kernels: up rows, then gate rows. SM90 changed its weights twice without
 // changing a shape; SM100 swizzles scales in tiles of 128 x 4.
 #include "fp4moe/backends/families.hpp"
+#include "fp4moe/backends/flashinfer_cutlass/maps.hpp"
 #include "fp4moe/layout/maps.hpp"
 
 namespace fp4moe::backends::flashinfer_cutlass {
@@ -48,9 +49,9 @@ Layout nvfp4() {
 }  // namespace
 
 std::vector<Layout> layouts() {
-  return {sm90("g3", sm90_weights(true), sm90_scales_folded(),
+  return {sm90("g3", sm90_codes(true), sm90_scales_folded(),
                "FlashInfer 0.6.16 and later, vLLM from 2026-08-09"),
-          sm90("g2", sm90_weights(false), sm90_scales(),
+          sm90("g2", sm90_codes(false), sm90_scales(),
                "FlashInfer 0.6.10 to 0.6.15, vLLM 2026-05-17 to 2026-08-08"),
           sm90("seed", plain(), sm90_scales(), "FlashInfer until 0.6.9, vLLM until 2026-05"),
           sm100(), nvfp4()};

@@ -1,8 +1,8 @@
 // Marlin's weights: 32-bit words in the order in which a warp's lanes load them, scales transposed
 // to [k / group, n]. Rows keep the checkpoint's order; the activation kernel is told which it is.
 #include "fp4moe/backends/families.hpp"
+#include "fp4moe/backends/marlin/maps.hpp"
 #include "fp4moe/backends/marlin/transforms.hpp"
-#include "fp4moe/layout/maps.hpp"
 
 namespace fp4moe::backends::marlin {
 namespace {
@@ -14,11 +14,11 @@ Layout mxfp4() {
   return {.id = "marlin.mxfp4",
           .format = WeightFormat::mxfp4,
           .order = {.as_loaded = true},
-          .codes = marlin_w4a16(),
-          .scales = marlin_scales(),
+          .codes = codes_w4a16(),
+          .scales = scales(),
           .codes_type = DType::i32,
           .scales_type = DType::f8_e8m0,
-          .one_group_scales = marlin_scales_single_exchanged(),
+          .one_group_scales = scales_single_exchanged(),
           .bias_type = BiasType::bf16,
           .bias_transform = &kSinglePermutation,
           .takes_f16_params = false,
@@ -29,8 +29,8 @@ Layout mxfp4() {
 Layout mxfp4_fp8() {
   Layout result = mxfp4();
   result.id = "marlin_fp8.mxfp4";
-  result.codes = marlin_w4a8();
-  result.scales = marlin_scales_single();
+  result.codes = codes_w4a8();
+  result.scales = scales_single();
   result.one_group_scales.reset();
   result.scale_transform = &kPlusSix;
   result.scales.padding = 6;  // sizes are rounded up before six is added
@@ -39,18 +39,18 @@ Layout mxfp4_fp8() {
   return result;
 }
 
-Layout nvfp4(std::string_view generation, const ScaleTransform& scales,
+Layout nvfp4(std::string_view generation, const ScaleTransform& scale_transform,
              const ScalarTransform& globals, std::string_view reads) {
   return {.id = "marlin.nvfp4",
           .generation = generation,
           .format = WeightFormat::nvfp4,
           .order = {.as_loaded = true},
-          .codes = marlin_w4a16(),
-          .scales = marlin_scales(),
+          .codes = codes_w4a16(),
+          .scales = scales(),
           .codes_type = DType::i32,
           .scales_type = DType::f8_e4m3,
-          .one_group_scales = marlin_scales_single_exchanged(),
-          .scale_transform = &scales,
+          .one_group_scales = scales_single_exchanged(),
+          .scale_transform = &scale_transform,
           .scalars = &globals,
           .reads = reads};
 }

@@ -1,7 +1,7 @@
 // Triton's layouts depend on the device, on how many warps a kernel is launched with, and on how
 // far the pinned triton_kernels pads. Rows keep the checkpoint's order.
 #include "fp4moe/backends/families.hpp"
-#include "fp4moe/layout/maps.hpp"
+#include "fp4moe/backends/triton/maps.hpp"
 
 namespace fp4moe::backends::triton {
 namespace {
@@ -21,7 +21,7 @@ Layout row(std::string_view generation, Map codes, Map scales, std::string_view 
           .note = note};
 }
 
-Map hopper(Pads pads) { return triton_hopper_value(3, pads); }
+Map hopper(Pads pads) { return hopper_value(3, pads); }
 
 constexpr std::string_view kWarps =
     "The kernel must be launched with the warps that the generation names: w4 is 4, w8 is 8.";
@@ -31,34 +31,32 @@ constexpr std::string_view kWarps =
 std::vector<Layout> layouts() {
   constexpr Pads k35{16, 32}, k36{64, 64}, kAugust2026{256, 64};
   return {
-      row("hopper.v3.6.w8", hopper(k36), triton_hopper_scale(8),
+      row("hopper.v3.6.w8", hopper(k36), hopper_scale(8),
           "triton_kernels 3.6 and 3.7 on SM90, 8 warps (vLLM 2026-02 to 2026-05)", kWarps),
-      row("hopper.v3.6.w4", hopper(k36), triton_hopper_scale(4),
+      row("hopper.v3.6.w4", hopper(k36), hopper_scale(4),
           "triton_kernels 3.6 and 3.7 on SM90, 4 warps", kWarps),
-      row("hopper.v3.5.w8.k4", hopper(k35), triton_hopper_scale(8, 4),
+      row("hopper.v3.5.w8.k4", hopper(k35), hopper_scale(8, 4),
           "triton_kernels 3.5 on SM90 under vLLM from 2026-07, 8 warps", kWarps),
-      row("hopper.v3.5.w8", hopper(k35), triton_hopper_scale(8),
+      row("hopper.v3.5.w8", hopper(k35), hopper_scale(8),
           "triton_kernels 3.5 on SM90, 8 warps (vLLM 2026-01)", kWarps),
-      row("hopper.v3.5.w4", hopper(k35), triton_hopper_scale(4),
+      row("hopper.v3.5.w4", hopper(k35), hopper_scale(4),
           "triton_kernels 3.5 on SM90, 4 warps: batched experts of vLLM 2026-01", kWarps),
-      row("hopper.2026-08.w8", hopper(kAugust2026), triton_hopper_scale(8),
+      row("hopper.2026-08.w8", hopper(kAugust2026), hopper_scale(8),
           "triton_kernels of August 2026 on SM90, 8 warps", kWarps),
-      row("hopper.2026-08.w4", hopper(kAugust2026), triton_hopper_scale(4),
+      row("hopper.2026-08.w4", hopper(kAugust2026), hopper_scale(4),
           "triton_kernels of August 2026 on SM90, 4 warps", kWarps),
-      row("blackwell.v3.6", triton_blackwell_value(), triton_blackwell_scale(),
+      row("blackwell.v3.6", blackwell_value(), blackwell_scale(),
           "triton_kernels 3.5 and 3.6 on SM100 and SM120"),
-      row("blackwell.v3.7", triton_blackwell_value(true), triton_blackwell_scale(),
+      row("blackwell.v3.7", blackwell_value(true), blackwell_scale(),
           "triton_kernels 3.7 and later on SM100 and SM120",
           "The reference leaves the padding as it finds it; here it is zero."),
-      row("blackwell.2026-08.shuffled", triton_blackwell_value_shuffled(), triton_blackwell_scale(),
+      row("blackwell.2026-08.shuffled", blackwell_value_shuffled(), blackwell_scale(),
           "triton_kernels of August 2026 on SM100, where asked for"),
-      row("cdna4.v3.6", triton_strided(), triton_cdna4_scale(false),
-          "triton_kernels 3.5 and 3.6 on gfx950"),
-      row("cdna4.v3.7", triton_strided(), triton_cdna4_scale(true),
-          "triton_kernels 3.7 and later on gfx950"),
-      row("gfx1250.2026-08", triton_strided(), triton_gfx1250_scale(4),
+      row("cdna4.v3.6", strided(), cdna4_scale(false), "triton_kernels 3.5 and 3.6 on gfx950"),
+      row("cdna4.v3.7", strided(), cdna4_scale(true), "triton_kernels 3.7 and later on gfx950"),
+      row("gfx1250.2026-08", strided(), gfx1250_scale(4),
           "triton_kernels of August 2026 on gfx1250"),
-      row("strided", triton_strided(), triton_strided(), "triton_kernels elsewhere"),
+      row("strided", strided(), strided(), "triton_kernels elsewhere"),
   };
 }
 

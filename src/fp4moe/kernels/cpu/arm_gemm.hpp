@@ -1,4 +1,4 @@
-// The product kernels for Arm, for any way to multiply bytes. An ISA file includes this with its
+// The GEMM kernels for Arm, for any way to multiply bytes. An ISA file includes this with its
 // own `Mac` and names the functions; everything here has internal linkage.
 //
 // A register holds 8 columns of two rows, or of two tokens, and a Mac makes the 2 x 2 sums of both:

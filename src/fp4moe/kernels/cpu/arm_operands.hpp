@@ -1,4 +1,4 @@
-// What the product kernels for Arm multiply: panels of tokens, and registers of weights decoded
+// What the GEMM kernels for Arm multiply: panels of tokens, and registers of weights decoded
 // from tiles with their scales. Everything here has internal linkage.
 #pragma once
 #include <cstring>
@@ -20,7 +20,7 @@ inline constexpr std::size_t kEights = kChunk / 8;
 
 inline std::size_t smaller(std::size_t a, std::size_t b) { return a < b ? a : b; }
 
-// What a Mac without 2 x 2 products holds: sums with either half of `tokens`, two lanes for a row.
+// What a Mac without 2 x 2 multiplications holds: sums with either half of `tokens`, two lanes for a row.
 struct HalfSums {
   int32x4_t first = vdupq_n_s32(0), second = vdupq_n_s32(0);
   void shift() {

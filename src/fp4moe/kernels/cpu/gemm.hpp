@@ -1,4 +1,4 @@
-// Products of FP4 weights and activations, the inner loop of the CPU engine: plain declarations,
+// GEMMs of FP4 weights and activations, the inner loop of the CPU engine: plain declarations,
 // includable from ISA files.
 //
 // Activations are integers: a row is cut into chunks of 64 columns, x = a * step with one float32

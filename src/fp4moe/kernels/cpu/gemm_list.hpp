@@ -1,4 +1,4 @@
-// The product kernels of this build, one row per instruction set and tile, and what goes with
+// The GEMM kernels of this build, one row per instruction set and tile, and what goes with
 // them.
 #pragma once
 #include <array>

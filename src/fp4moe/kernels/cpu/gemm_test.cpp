@@ -125,9 +125,9 @@ constexpr Shape kShapes[] = {
     {48, 160, 64}, {16, 96, 100},  {32, 128, 128},
 };
 
-class Products : public testing::TestWithParam<std::tuple<WeightFormat, std::size_t>> {};
+class Gemms : public testing::TestWithParam<std::tuple<WeightFormat, std::size_t>> {};
 
-TEST_P(Products, EqualTheirReferenceBitForBit) {
+TEST_P(Gemms, EqualTheirReferenceBitForBit) {
   const auto [format, limbs] = GetParam();
   std::mt19937 random(7);
   for (const GemmKernel& kernel : gemm_kernels()) {
@@ -148,7 +148,7 @@ TEST_P(Products, EqualTheirReferenceBitForBit) {
 }
 
 // A token's sums, alone or among others, from any range of rows.
-TEST_P(Products, DependOnNothingButTheirRowAndToken) {
+TEST_P(Gemms, DependOnNothingButTheirRowAndToken) {
   const auto [format, limbs] = GetParam();
   std::mt19937 random(8);
   for (const GemmKernel& kernel : gemm_kernels()) {
@@ -172,7 +172,7 @@ TEST_P(Products, DependOnNothingButTheirRowAndToken) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Products,
+INSTANTIATE_TEST_SUITE_P(All, Gemms,
                          testing::Combine(testing::Values(WeightFormat::mxfp4, WeightFormat::nvfp4),
                                           testing::Values(std::size_t{1}, std::size_t{2})));
 

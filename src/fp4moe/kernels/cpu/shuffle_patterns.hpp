@@ -21,8 +21,8 @@ inline constexpr LanePattern kShufflePatterns[] = {
     {{5, 0, 3, 1, 2}},     // SM90, second generation
     {{5, 0, 6, 7, 8}},     // vLLM's CPU
     {{3, 0, 1, 2, 5}},     // Arm
-    {{1, 2, 0, 5, 6}},     // x86 for BF16 products
-    {{2, 0, 1, 5, 6}},     // x86 for INT8 products
+    {{1, 2, 0, 5, 6}},     // x86 for BF16 GEMMs
+    {{2, 0, 1, 5, 6}},     // x86 for INT8 GEMMs
     // Scattered bits.
     {{5, 3, 0, 1, 2}, 1},  // SM90, third generation
     {{5, 3, 0, 4, 6}, 1},  // Hopper values

@@ -1,4 +1,4 @@
-// What a Device holds of the driver's: for the files that implement it.
+// The driver's handles that a Device holds, for the files that implement it.
 #pragma once
 #include <functional>
 #include <map>

@@ -1,4 +1,4 @@
-// What a device is given to do: launches, copies, streams, graphs, events.
+// The work that a device is given: launches, copies, streams, graphs, events.
 #include <array>
 #include <utility>
 

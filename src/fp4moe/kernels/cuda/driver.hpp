@@ -62,10 +62,10 @@ std::vector<std::string> kernel_names(const Cubin& cubin);
 
 // The kernels in this library; none where it was built without (FP4MOE_CUDA=OFF).
 std::span<const Cubin> cubins();
-// Whether this build holds the kernels at all.
+// True if this build holds the kernels.
 bool is_built();
 
-// Where driver and kernels come from; tests put their own in.
+// The source of the driver and of the kernels; tests put their own in.
 struct DriverFrom {
   std::string library = "libcuda.so.1";
   std::span<const Cubin> kernels = cubins();

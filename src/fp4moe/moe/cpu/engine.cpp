@@ -23,7 +23,7 @@ using kernels::cpu::kChunk;
 using kernels::cpu::kGemmTokens;
 using kernels::cpu::padded_tokens;
 
-// Whether values can be quantized chunk by chunk.
+// True if values can be quantized chunk by chunk.
 bool fits_chunks(ActivationKey key) {
   return key != ActivationKey::fp8_block128 && key != ActivationKey::fp8_token &&
          key != ActivationKey::nvfp4_token;
@@ -40,7 +40,7 @@ class Computation final : public Experts {
         spaces_(Workspaces::of(pool_)),
         limbs_(problem_.numerics.activation_bits == 8 ? 1 : 2) {}
 
-  // Whether there is memory for calls at all.
+  // Checks that there is memory for calls at all.
   Result<Done> check_workspace() { return Borrowed(*this).result; }
 
   const ExpertsProblem& problem() const override { return problem_; }
@@ -115,13 +115,13 @@ class Computation final : public Experts {
     return result;
   }
 
-  // As many output rows as stay near: all of few tokens.
+  // The number of output rows that stay in the cache: all rows if there are few tokens.
   std::size_t kept_rows() const {
     const std::size_t hidden = problem_.shape.hidden, assignments = space_.pass.assignments.size();
     const bool fits = hidden <= kMaxKeptRows && assignments * hidden * sizeof(float) <= kNearBytes;
     return fits ? hidden : std::min(hidden, kLeastKeptRows);
   }
-  // Of a task of GEMM2: the more threads, the fewer.
+  // The rows of a task of GEMM2: fewer if there are more threads.
   std::size_t second_rows(std::size_t rows) const {
     constexpr std::size_t kLeast = 64, kMax = 256, kTasks = 8;
     std::size_t result = kMax;
@@ -134,7 +134,7 @@ class Computation final : public Experts {
     const float scale = scales.empty() ? 1.0f : scales[scales.size() == 1 ? 0 : expert];
     return {.key = problem_.quantizes, .global_scale = scale};
   }
-  // What multiplies the sums of quantized values.
+  // The factor of the sums of quantized values.
   double factor_of(const RowQuantizer& how) const {
     return problem_.numerics.activations_in_bf16 ? 1.0 : double{shared_factor(how)};
   }
@@ -236,8 +236,8 @@ class Computation final : public Experts {
     }
   }
 
-  kernels::cpu::GemmCall product(const CpuMatrix& matrix, std::size_t first, std::size_t rows,
-                                 Scratch& scratch) const {
+  kernels::cpu::GemmCall gemm_call(const CpuMatrix& matrix, std::size_t first, std::size_t rows,
+                                   Scratch& scratch) const {
     kernels::cpu::GemmCall result{.weights = matrix.tiles, .first_row = first, .rows = rows};
     if (!matrix.is_mapped()) return result;
     auto* codes = scratch.codes.as<std::uint8_t>().data();
@@ -264,7 +264,7 @@ class Computation final : public Experts {
         taken = neighbours(index, std::min(end - index, rows_at_once(unit) / kFirstRows));
         const std::size_t first = task.chunk * kChunk * turns;
         const std::size_t rows = std::min(taken * kChunk * turns, expert.w13.padded_rows - first);
-        auto result = product(expert.w13, first, rows, scratch);
+        auto result = gemm_call(expert.w13, first, rows, scratch);
         result.tokens = space_.x.tokens(task.unit, unit.count);
         result.sums = scratch.sums.as<float>().data();
         result.stride = taken * kFirstRows;
@@ -276,7 +276,7 @@ class Computation final : public Experts {
     });
   }
 
-  // Rows of a product: the fewer tokens, the more, because what follows a product interrupts the
+  // Rows of a GEMM: the fewer tokens, the more, because what follows a GEMM interrupts the
   // reading of weights. Multiples of what a task has.
   std::size_t rows_at_once(const Unit& unit) const {
     constexpr std::size_t kMax = 24;
@@ -284,11 +284,11 @@ class Computation final : public Experts {
     return std::clamp<std::size_t>(kGemmTokens / unit.count, 1, kMax) * kFirstRows;
   }
 
-  // How many tasks from `index` on, at most `most`, are one unit's neighbouring chunks.
-  std::size_t neighbours(std::size_t index, std::size_t most) const {
+  // How many tasks from `index` on, at most `max`, are one unit's neighbouring chunks.
+  std::size_t neighbours(std::size_t index, std::size_t max) const {
     const Workspace::Task first = space_.tasks[index];
     std::size_t count = 1;
-    while (count < most && space_.tasks[index + count].unit == first.unit &&
+    while (count < max && space_.tasks[index + count].unit == first.unit &&
            space_.tasks[index + count].chunk == first.chunk + count)
       ++count;
     return count;
@@ -366,7 +366,7 @@ class Computation final : public Experts {
                       });
   }
 
-  // Whether Marlin's rounded weight holds the global scale too: not with a bias, which is added
+  // True if Marlin's rounded weight holds the global scale, too: not with a bias, which is added
   // before, nor where no weight is applied.
   bool folds_global(const CpuExpert& expert, bool is_weighted) const {
     return problem_.numerics.weight == WeightRounding::bf16_with_global && is_weighted &&
@@ -426,7 +426,7 @@ class Computation final : public Experts {
     if (form == OutputForm::assignments) clear_assignments(out);
   }
 
-  // A unit and as many rows as there are, a product's at a time.
+  // A unit and as many rows as there are, a GEMM's at a time.
   void multiply_part(const ExpertsCall& call, const Output& to, std::size_t unit,
                      const Range& range, Scratch& scratch) {
     const std::size_t step = rows_at_once(space_.pass.units[unit]);
@@ -465,7 +465,7 @@ class Computation final : public Experts {
     const Unit& unit = space_.pass.units[number];
     const CpuExpert& expert = weights_.at(unit.expert);
     const std::size_t rows = std::min(range.padded, expert.w2.padded_rows - range.first);
-    auto result = product(expert.w2, range.first, rows, scratch);
+    auto result = gemm_call(expert.w2, range.first, rows, scratch);
     result.tokens = space_.h.tokens(number, unit.count);
     result.sums = scratch.sums.as<float>().data();
     result.stride = range.padded;

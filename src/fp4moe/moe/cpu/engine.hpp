@@ -1,8 +1,8 @@
-// The CPU engine: whole layers by the product kernels of this machine (kernels/cpu/gemm.hpp), in
+// The CPU engine: whole layers by the GEMM kernels of this machine (kernels/cpu/gemm.hpp), in
 // one pool of threads.
 //
 //   x ─ rounded to integers, placed in its experts' panels
-//     ─► GEMM1, 64 columns of h a task: product, bias, activation, h rounded and placed
+//     ─► GEMM1, 64 columns of h a task: sums, bias, activation, h rounded and placed
 //     ─► GEMM2, an expert and some output rows a task: weighted, kept, summed behind
 //
 // Activations are rounded to 16 bits per 64 columns (numerics `fast`: to 8), sums of a block are
@@ -20,10 +20,8 @@
 namespace fp4moe::moe::cpu {
 
 // Weights are read where they lie: in the tiles of the kernel's layout (cpu_native of its
-// generation), or row by row where views stay and that is wished for. Others are cut into tiles
+// generation), or row by row where views stay and `home` is mapped. Others are cut into tiles
 // once, in memory of the engine's own.
-enum class WeightsHome : std::uint8_t { packed, mapped };
-
 struct CpuOptions {
   WeightsHome home = WeightsHome::packed;
   std::optional<EnumSet<platform::CpuFeature>> features{};  // none: this machine's

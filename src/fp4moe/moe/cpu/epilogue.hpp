@@ -1,4 +1,4 @@
-// What happens to the sums of a product, in float32, a chunk of 64 values at a time: factors,
+// Processes the sums of a GEMM in float32, a chunk of 64 values at a time: factors,
 // biases, rounding, the activation. Plain loops of fixed length that compilers turn into vector
 // code; every operation is rounded once, so all machines give the same bits.
 #pragma once
@@ -49,7 +49,7 @@ void finish_second(const SecondEpilogue& how, float weight, std::size_t count, f
 void add_scaled(const float* from, float factor, std::size_t count, float* to);
 void copy_scaled(const float* from, float factor, std::size_t count, float* to);
 
-// Of float32 vectors, in eight sums that are added at the end.
+// The dot product of float32 vectors, in eight sums that are added at the end.
 float dot(const float* a, const float* b, std::size_t count);
 
 }  // namespace fp4moe::moe::cpu

@@ -1,4 +1,4 @@
-// The weights of a rank's experts as the product kernels read them: in tiles, packed by a layout or
+// The weights of a rank's experts as the GEMM kernels read them: in tiles, packed by a layout or
 // cut here, or as the rows of a mapped checkpoint that are cut into tiles at every use.
 #pragma once
 #include <cstddef>
@@ -26,7 +26,7 @@ struct CpuMatrix {
 
 struct CpuExpert {
   CpuMatrix w13{}, w2{};  // w13: gates and ups in turns
-  // Of whole chunks of columns, zeros behind the last; null: none. Without a gate there are only
+  // Whole chunks of columns, with zeros behind the last; null: none. Without a gate there are only
   // `up` values.
   const float* gate_bias = nullptr;
   const float* up_bias = nullptr;

@@ -77,10 +77,11 @@ void Pass::cut_units(std::uint64_t experts) {
   for (std::size_t e = 0; e < experts; ++e) {
     const std::uint32_t begin = begins_[e], count = begins_[e + 1] - begin;
     const std::uint64_t parts = ceil_div(count, kMax);
-    const std::uint64_t most = parts == 0 ? 1 : round_up(ceil_div(count, parts), kStep);
-    for (std::uint64_t at = 0; at < count; at += most) {
+    const std::uint64_t max_tokens = parts == 0 ? 1 : round_up(ceil_div(count, parts), kStep);
+    for (std::uint64_t at = 0; at < count; at += max_tokens) {
       const auto number = static_cast<std::uint32_t>(units.size());
-      const auto taken = static_cast<std::uint32_t>(std::min<std::uint64_t>(most, count - at));
+      const auto taken =
+          static_cast<std::uint32_t>(std::min<std::uint64_t>(max_tokens, count - at));
       units.push_back({.expert = static_cast<std::uint32_t>(e),
                        .first = begin + static_cast<std::uint32_t>(at),
                        .count = taken});

@@ -18,13 +18,13 @@
 namespace fp4moe::moe::cpu {
 
 inline constexpr std::size_t kFirstRows = 2 * kernels::cpu::kChunk;  // of a task of GEMM1
-// What GEMM2 makes of all assignments is kept for as many rows as take no more than these bytes, or for
+// GEMM2's outputs of all assignments are kept for as many rows as take no more than these bytes, or for
 // the least; and a total is summed where products are.
 inline constexpr std::size_t kNearBytes = std::size_t{2} << 20;
 inline constexpr std::size_t kLeastKeptRows = 1024;
 inline constexpr std::size_t kMaxKeptRows = kernels::cpu::kGemmTokens * kFirstRows;
 
-// Tokens of all units in the kernel's form, for one of the two products.
+// Tokens of all units in the kernel's form, for one of the two GEMMs.
 struct Panels {
   tensor::Buffer panels{}, half_steps{};
   struct UnitOffsets {
@@ -40,16 +40,16 @@ struct Panels {
   }
 };
 
-// Of one thread.
+// Memory of one thread.
 struct Scratch {
   tensor::Buffer sums{};                // [kGemmTokens][kFirstRows], or fewer tokens and more rows
-  tensor::Buffer values{};              // a row of either product, of whole chunks
+  tensor::Buffer values{};              // a row of either GEMM, of whole chunks
   tensor::Buffer rounded{}, ordered{};  // the same as integers, and in the tiles' order
   tensor::Buffer steps{};
   tensor::Buffer codes{}, scales{};  // tiles that are cut at use
 };
 
-// What a call asks for beside its assignments.
+// The sizes that a call asks for beside its assignments.
 struct Needs {
   bool keeps_middle = false;  // h as numbers, for what needs whole rows of it
   std::size_t rank = 0;       // of low-rank additions

@@ -120,7 +120,7 @@ Result<DeviceLayer> DeviceLayer::with_numerics(const ExpertsProblem& problem) co
 
 std::uint64_t DeviceLayer::weight_bytes() const { return weights_->bytes(); }
 
-// What the kernels of the family need of any device.
+// The properties that the kernels of the family need of any device.
 Result<Done> DeviceLayer::check_shared() const {
   const std::uint64_t needed =
       device_->family() == Family::sm80 ? sm80::min_shared_bytes() : sm90::kMaxSharedBytes;

@@ -59,7 +59,7 @@ TEST_F(DeviceLayerBits, BitsDoNotDependOnTheTileThatATokenFallsInto) {
     const TestLayer weights = layer_of(format, sizes);
     const ExpertsProblem problem = problem_of(weights);
     const DeviceLayer layer = make_layer(device, problem, weights.source());
-    // Of most tokens the first choice is one expert. Its tiles: 24 and 16 tokens; 64 and 56; and
+    // Most tokens have the same expert as first choice. Its tiles: 24 and 16 tokens; 64 and 56; and
     // bounds of 88, 128 and 192 tokens, of which not all tiles are as large as others.
     for (const std::uint64_t count : some_tokens({42, 46, 700, 1000, 1500, 3000})) {
       TestTokens tokens(count, sizes.hidden, 4, sizes.experts, count);

@@ -318,7 +318,7 @@ TEST_F(DeviceLayers, AWorkspaceServesLayersOfTheSameSizesAndNoOthers) {
   ASSERT_TRUE(space);
   const DeviceCall given = call(10);
   EXPECT_TRUE(again->apply(given, *space, nullptr));
-  ExpertsProblem quantized = problem(layer, "grouped");  // keeps the first product
+  ExpertsProblem quantized = problem(layer, "grouped");  // keeps GEMM1's sums
   quantized.quantizes = ActivationKey::nvfp4;
   quantized.input_scales = {2.0f};
   quantized.hidden_scales = {3.0f};

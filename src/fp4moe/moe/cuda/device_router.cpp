@@ -15,7 +15,7 @@ namespace {
 
 using routing::RouterOptions;
 
-// What the kernel does not support; empty: it supports all.
+// The part of a router that the kernel does not support; empty: it supports all.
 std::string_view unsupported(const RouterOptions& options) {
   if (options.method == routing::Method::simulated) return "simulated routing";
   if (options.method == routing::Method::llama4) return "weights that multiply the input";

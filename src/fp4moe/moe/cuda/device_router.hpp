@@ -21,7 +21,7 @@ class DeviceRouter {
   // many experts or choices); those of the device.
   static Result<DeviceRouter> make(const std::shared_ptr<const kernels::cuda::Device>& device,
                                    const routing::RouterOptions& options);
-  // Whether `make` would say cuda.routing or cuda.limits.
+  // False if `make` would say cuda.routing or cuda.limits.
   static Result<Done> check(const routing::RouterOptions& options);
 
   std::uint64_t columns() const;

@@ -24,7 +24,7 @@ struct Geometry {
   std::uint32_t blocks = 1, threads = 1, shared_bytes = 0;
 };
 
-// Whether the GEMM can read the tokens from where the caller has them.
+// True if the GEMM can read the tokens from the caller's memory.
 bool is_readable_in_place(const sm90::LayerParams& layer, const sm90::CallParams& call,
                           float prescale) {
   const bool is_quantizing =

@@ -49,7 +49,7 @@ bool is_layout_of_ours(std::string_view layout, WeightFormat format) {
          layout == fmt::format("native_sm80.{}", formats::name(format));
 }
 
-// Whether a tensor of weight tiles has the K blocks of the matrix, and at most its M blocks.
+// True if a tensor of weight tiles has the K blocks of the matrix, and at most its M blocks.
 bool has_k_blocks(const ExpertSource::PackedTensor* tensor, const sm90::WeightMatrix& matrix,
                   std::uint64_t experts, std::uint64_t tile_bytes) {
   return tensor != nullptr && tensor->shape.size() == 4 && tensor->shape[0] == experts &&

@@ -112,7 +112,7 @@ class Computation final : public Experts {
     return reinterpret_cast<const T*>(*at);
   }
 
-  // What all passes share: the map of experts, and adapters.
+  // Inputs that all passes share: the map of experts, and adapters.
   Result<Done> upload_constants(const ExpertsCall& call) {
     map_at_ = nullptr;
     adapters_ = {};

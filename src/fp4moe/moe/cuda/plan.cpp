@@ -91,7 +91,7 @@ bool has_fused_activation(const sm90::LayerParams& layer, Family family) {
          layer.input_scales_each == 0;
 }
 
-// Whether rows of GEMM2 must not be rounded before the weight is applied, or have one factor per
+// True if rows of GEMM2 must not be rounded before the weight is applied, or have one factor per
 // expert.
 bool needs_raw(const sm90::LayerParams& layer) {
   return layer.second == sm90::SecondRounding::weighted ||
@@ -107,7 +107,7 @@ std::uint64_t row_bytes(std::uint64_t rows, std::uint64_t blocks, std::uint64_t 
   return rows * blocks * sm90::kBlockK * element;
 }
 
-// Whether all experts read the same tokens: no scale per expert, no scale per row.
+// True if all experts read the same tokens: no scale per expert, no scale per row.
 bool shares_tokens(const sm90::LayerParams& layer) {
   return layer.quantization == sm90::Quantization::none ||
          (layer.input_scales_each == 0 && layer.quantization != sm90::Quantization::fp8_token);

@@ -42,7 +42,7 @@ Result<sm90::LayerParams> describe(const ExpertsProblem& problem,
                                    std::uint64_t activate_shared = kActivateMaxShared);
 
 // The same layer with silu and swigluoai_uninterleave expressed as swigluoai. They are equal where
-// the gate is not rounded before the product.
+// the gate is not rounded before GEMM2.
 sm90::LayerParams as_swiglu(sm90::LayerParams layer);
 
 enum class Path : std::uint8_t { nothing, decode, rows };
@@ -73,7 +73,7 @@ std::uint64_t max_rows(std::uint64_t assignments, std::uint64_t experts);
 
 WorkspaceKey workspace_key(const sm90::LayerParams& layer, Family family = Family::sm90);
 
-// What a workspace depends on, of a device.
+// The properties of a device that a workspace depends on.
 struct DeviceLimits {
   std::uint32_t blocks = 0;  // SMs
   Family family = Family::sm90;

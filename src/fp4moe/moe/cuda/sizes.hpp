@@ -8,7 +8,7 @@
 
 namespace fp4moe::moe::cuda {
 
-// What the path depends on.
+// The path depends on these.
 struct CallSize {
   std::uint64_t tokens = 0, top_k = 0;  // batches: experts * capacity, 1
   OutputForm form = OutputForm::summed;
@@ -51,7 +51,7 @@ struct WorkspacePlan {
   std::array<std::uint64_t, kRegions> at{}, bytes{};
   std::uint64_t total = 0;
 };
-// What the regions depend on, of a layer.
+// The properties of a layer that the regions depend on.
 struct WorkspaceKey {
   std::uint32_t experts = 0, hidden = 0;
   std::uint32_t w13_m_blocks = 0, w13_k_blocks = 0;

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <vector>
 
 #include <fmt/format.h>
 
-#include "fp4moe/base/text.hpp"
 #include "fp4moe/moe/exchange/makers.hpp"
 
 namespace fp4moe::moe::exchange {
@@ -15,7 +13,7 @@ namespace {
 
 using Maker = std::unique_ptr<Exchange> (*)(const ExchangeOptions&, Owners);
 
-// In the order of the table.
+// In the order of ExchangeKind.
 constexpr Maker kMakers[] = {make_local, make_batched, make_gather, make_all_to_all,
                              make_all_to_all_batched};
 
@@ -36,25 +34,15 @@ Result<Done> check_options(const ExchangeRow& row, const ExchangeOptions& option
 
 }  // namespace
 
-Result<std::unique_ptr<Exchange>> make_exchange(std::string_view name,
-                                                const ExchangeOptions& options) {
-  const ExchangeRow* row = find_exchange(name);
-  if (row == nullptr) {
-    std::vector<std::string_view> names;
-    for (const ExchangeRow& one : all_exchanges()) names.push_back(one.name);
-    const std::string_view near = nearest(name, names);
-    return usage("exchange.name", "no such exchange is known")
-        .expects(fmt::format("one of {}", fmt::join(names, ", ")),
-                 fmt::format("'{}'", printable(name)))
-        .try_this(near.empty() ? "" : fmt::format("Did you mean {}?", near));
-  }
-  if (const auto fine = check_options(*row, options); !fine) return fine.why();
-  const checkpoint::Rank me = options.ranks != nullptr && row->needs_ranks
+Result<std::unique_ptr<Exchange>> make_exchange(ExchangeKind kind, const ExchangeOptions& options) {
+  const ExchangeRow& exchange = row(kind);
+  if (const auto fine = check_options(exchange, options); !fine) return fine.why();
+  const checkpoint::Rank me = options.ranks != nullptr && exchange.needs_ranks
                                   ? checkpoint::Rank{options.ranks->rank(), options.ranks->size()}
                                   : options.expert_parallel;
   auto owners = Owners::make(options.experts, me, options.placement);
   if (!owners) return owners.why();
-  return kMakers[row - all_exchanges().data()](options, *std::move(owners));
+  return kMakers[static_cast<std::size_t>(kind)](options, *std::move(owners));
 }
 
 std::string describe_group(const ExchangeOptions& options) {

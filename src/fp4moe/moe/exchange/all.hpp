@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <string_view>
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
@@ -22,9 +21,8 @@ struct ExchangeOptions {
   std::uint64_t max_tokens = 0;  // per rank; batches are made for so many
 };
 
-// Errors: exchange.name, exchange.ranks (a communicator is needed), exchange.experts (none, or more
+// Errors: exchange.ranks (a communicator is needed), exchange.experts (none, or more
 // than ids can name), exchange.max_tokens (batches of nothing), those of checkpoint::local_experts.
-Result<std::unique_ptr<Exchange>> make_exchange(std::string_view name,
-                                                const ExchangeOptions& options);
+Result<std::unique_ptr<Exchange>> make_exchange(ExchangeKind kind, const ExchangeOptions& options);
 
 }  // namespace fp4moe::moe::exchange

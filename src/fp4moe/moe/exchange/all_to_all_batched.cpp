@@ -81,7 +81,7 @@ class AllToAllBatched final : public RankedExchange {
     return unpack(shape, codec);
   }
 
-  // What goes where, and where it will come back.
+  // The destination of each row, and the place where its result comes back.
   void assign(const Tokens& tokens, const PrepareOptions& options) {
     tokens_ = tokens.x.rows;
     sent_.assign(ranks_.size(), {});

@@ -29,7 +29,7 @@ struct CommunicatorOptions {
   std::chrono::milliseconds deadline{30'000};  // of a step in which nothing moves
 };
 
-// What a rank sends and receives in one step. The memory is kept between steps and grows. While
+// The messages that a rank sends and receives in one step. The memory is kept between steps and grows. While
 // bytes are under way it belongs to the communicator: after a failed step a parcel may be empty.
 struct Parcel {
   std::string_view step{};  // a literal; ranks that take different steps are told so
@@ -45,7 +45,7 @@ struct Parcel {
 // At least `bytes` of memory; what it held before is lost when it grows.
 Result<Done> reserve(tensor::Buffer& buffer, std::uint64_t bytes);
 
-// What this rank sent to others and got from them.
+// Bytes that this rank sent to others and got from them.
 struct Traffic {
   std::uint64_t steps = 0;
   std::uint64_t sent = 0, received = 0;  // bytes

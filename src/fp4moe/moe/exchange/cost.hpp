@@ -1,4 +1,4 @@
-// What an exchange puts on the wire: bytes that a rank sends for each of its tokens, on the way to
+// The cost of an exchange: bytes that a rank sends for each of its tokens, on the way to
 // the experts and on the way back. The model of what the exchanges here do; a test holds it against
 // the bytes they really send.
 #pragma once
@@ -37,7 +37,7 @@ double expected_ranks(const CostRequest& request);
 // Experts of other ranks that a token is sent to.
 double expected_experts(const CostRequest& request);
 
-// Of "gather", "all_to_all", "all_to_all_batched", and of "all_reduce", by which ranks that all
+// The cost of "gather", "all_to_all", "all_to_all_batched", and of "all_reduce", by which ranks that all
 // have the same tokens sum their parts. Others, and groups of one, cost nothing.
 Cost cost_of(std::string_view exchange, const CostRequest& request);
 

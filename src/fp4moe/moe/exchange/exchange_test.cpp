@@ -227,9 +227,10 @@ TEST(Local, SumsOfPartsOfTheExpertsMakeTheWhole) {
       const Input input(given, 0, 7);
       std::vector<float> total(7 * given.hidden, 0.0f);
       for (std::uint64_t rank = 0; rank < size; ++rank) {
-        const auto exchange = make_exchange(given.exchange, {.experts = given.experts,
-                                                             .expert_parallel = {rank, size},
-                                                             .max_tokens = given.max_tokens});
+        const auto exchange =
+            make_exchange(*exchange_from_name(given.exchange), {.experts = given.experts,
+                                                                .expert_parallel = {rank, size},
+                                                                .max_tokens = given.max_tokens});
         ASSERT_TRUE(exchange) << text(exchange.why());
         const auto out = call(given, **exchange, {rank, size}, input);
         ASSERT_TRUE(out) << said(given) << ": " << text(out.why());
@@ -240,7 +241,7 @@ TEST(Local, SumsOfPartsOfTheExpertsMakeTheWhole) {
 }
 
 TEST(Local, LeavesRowsWhereTheyAreUnlessTheyChange) {
-  const auto exchange = make_exchange("local", {.experts = 9});
+  const auto exchange = make_exchange(ExchangeKind::local, {.experts = 9});
   ASSERT_TRUE(exchange);
   const Case given{.exchange = "local"};
   const Input input(given, 0, 3);
@@ -257,7 +258,7 @@ TEST(Local, LeavesRowsWhereTheyAreUnlessTheyChange) {
 }
 
 TEST(Local, AWeightOnTheInputIsRoundedToTheTypeOfTheInput) {
-  const auto exchange = make_exchange("local", {.experts = 1});
+  const auto exchange = make_exchange(ExchangeKind::local, {.experts = 1});
   ASSERT_TRUE(exchange);
   const std::vector<std::uint16_t> x{Bf16::encode(3.0f), Bf16::encode(-1.0078125f)};
   const std::vector<std::int32_t> ids{0};
@@ -279,7 +280,7 @@ TEST(Local, AWeightOnTheInputIsRoundedToTheTypeOfTheInput) {
 }
 
 TEST(Batched, RefusesMoreTokensThanABatchHolds) {
-  const auto exchange = make_exchange("batched", {.experts = 2, .max_tokens = 2});
+  const auto exchange = make_exchange(ExchangeKind::batched, {.experts = 2, .max_tokens = 2});
   ASSERT_TRUE(exchange);
   const Case given{.experts = 2, .top_k = 1, .only_experts_below = 1};
   Input input(given, 0, 3);
@@ -298,12 +299,12 @@ TEST(Batched, RefusesMoreTokensThanABatchHolds) {
 
 TEST(Exchange, WrongOptionsAndInputsAreRefused) {
   const auto solo = make_solo();
-  EXPECT_EQ(make_exchange("gater", {.experts = 1}).why().id, "exchange.name");
-  EXPECT_EQ(make_exchange("gater", {.experts = 1}).why().remedy, "Did you mean gather?");
-  EXPECT_EQ(make_exchange("gather", {.experts = 1}).why().id, "exchange.ranks");
-  EXPECT_EQ(make_exchange("local", {}).why().id, "exchange.experts");
-  EXPECT_EQ(make_exchange("batched", {.experts = 1}).why().id, "exchange.max_tokens");
-  EXPECT_EQ(make_exchange("local", {.experts = 1, .expert_parallel = {2, 2}}).why().id,
+  EXPECT_EQ(exchange_from_name("gater").why().id, "exchange.name");
+  EXPECT_EQ(exchange_from_name("gater").why().remedy, "Did you mean gather?");
+  EXPECT_EQ(make_exchange(ExchangeKind::gather, {.experts = 1}).why().id, "exchange.ranks");
+  EXPECT_EQ(make_exchange(ExchangeKind::local, {}).why().id, "exchange.experts");
+  EXPECT_EQ(make_exchange(ExchangeKind::batched, {.experts = 1}).why().id, "exchange.max_tokens");
+  EXPECT_EQ(make_exchange(ExchangeKind::local, {.experts = 1, .expert_parallel = {2, 2}}).why().id,
             "slice.rank");
 
   const Case given{.exchange = "batched", .form = OutputForm::batches};
@@ -341,7 +342,7 @@ TEST(Exchange, WrongOptionsAndInputsAreRefused) {
 }
 
 TEST(Exchange, LogitsAreCheckedWhereTheyAreTaken) {
-  const auto exchange = make_exchange("local", {.experts = 9});
+  const auto exchange = make_exchange(ExchangeKind::local, {.experts = 9});
   ASSERT_TRUE(exchange);
   const std::vector<float> memory(64, 0.0f);
   Tokens tokens{.x = dense_rows(std::span(memory), DType::f32, 2, 4),

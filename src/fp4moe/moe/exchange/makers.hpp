@@ -1,4 +1,4 @@
-// What the files of exchanges give to the table in all.cpp.
+// The makers of exchanges, for the table in all.cpp.
 #pragma once
 #include <memory>
 #include <span>
@@ -29,7 +29,7 @@ class Threads {
   ThreadPool* pool_;
 };
 
-// What ranks must have alike from the beginning, in words.
+// The options that all ranks must share, in words.
 std::string describe_group(const ExchangeOptions& options);
 
 // Errors that several of them have.

@@ -253,7 +253,7 @@ class MpiRank final : public Communicator {
     }
   }
 
-  // What has come from one rank: its head first, then as many bytes as that says.
+  // The message of one rank: its head first, then as many bytes as that says.
   Result<Done> look(const Step& step, Flight& flight, std::uint64_t from, bool& moved) const {
     int flag = 0;
     if (flight.heads[from] != MPI_REQUEST_NULL) {

@@ -1,4 +1,4 @@
-// What stands in for mpi.cpp where MPI was not found.
+// Replaces mpi.cpp where MPI was not found.
 #include "fp4moe/moe/exchange/mpi.hpp"
 
 namespace fp4moe::moe::exchange {

@@ -18,7 +18,7 @@ struct Owners {
   static Result<Owners> make(std::uint64_t experts, checkpoint::Rank me,
                              checkpoint::Placement placement);
 
-  // Where a number that a router wrote leads; -1 and other strangers lead nowhere.
+  // The owner of an expert id that a router wrote; none for -1 and for ids out of range.
   std::optional<ExpertOwner> find(std::int32_t expert) const;
   bool is_here(std::int32_t expert) const;
 

@@ -1,4 +1,4 @@
-// What exchanges between ranks have in common: a call is opened by prepare and closed by finalize,
+// The common part of exchanges between ranks: a call is opened by prepare and closed by finalize,
 // and whatever goes wrong in either is told to the other ranks.
 #pragma once
 #include "fp4moe/moe/exchange.hpp"

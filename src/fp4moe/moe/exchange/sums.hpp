@@ -38,7 +38,7 @@ class RowSum {
   std::vector<std::byte> rounded_{};
 };
 
-// What experts left in one row per assignment, as rows of tokens: [rows * top_k, H] to [rows, H]. Assignments
+// Sums the experts' rows of assignments to rows of tokens: [rows * top_k, H] to [rows, H]. Assignments
 // of experts that are not here hold anything and are not read.
 struct Assignments {
   ConstRows rows{};

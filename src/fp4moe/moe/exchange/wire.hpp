@@ -1,4 +1,4 @@
-// What travels with a token, and how it lies in a message: field after field, each for all tokens.
+// The fields that travel with a token, and their layout in a message: field after field, each for all tokens.
 //
 //   [rows: activations][rows: ids][rows: weights][rows: adapter][rows: logits]
 //
@@ -65,18 +65,18 @@ class RowCodec {
   std::vector<std::byte> weighed_{};
 };
 
-// What prepare asks of its input. Errors: those of check_rows, exchange.ids, exchange.logits,
+// Checks the input of prepare. Errors: those of check_rows, exchange.ids, exchange.logits,
 // exchange.adapters, exchange.weight_on_input, exchange.deferred, exchange.scale.
 Result<Done> check_tokens(const Tokens& tokens, const PrepareOptions& options,
                           const ExchangeTraits& traits);
 inline bool is_monolithic(const Tokens& tokens) { return tokens.logits.columns > 0; }
 
-// What all ranks must have alike, for agree(): what the call brings, and `group`, which never
+// The values that all ranks must share, for agree(): those of the call, and `group`, which never
 // changes. Ranks without tokens have a type and a width, too.
 std::string describe(const Tokens& tokens, const PrepareOptions& options,
                      const ExchangeTraits& traits, std::string_view group);
 
-// Whether the experts' output has the rows and columns that finalize needs. Errors: exchange.form,
+// Checks that the experts' output has the rows and columns that finalize needs. Errors: exchange.form,
 // exchange.output and those of check_rows.
 struct OutputShape {
   std::uint64_t tokens = 0;                         // of prepare: rows of out

@@ -30,8 +30,8 @@ double dot_row(const FloatMatrix& b, std::uint64_t row, std::span<const double> 
 }
 
 struct Workspace {
-  std::vector<double> x{}, first{}, middle{}, second{};          // [assignments, ...]
-  std::vector<std::vector<double>> panels{}, products{}, low{};  // of each thread
+  std::vector<double> x{}, first{}, middle{}, second{};      // [assignments, ...]
+  std::vector<std::vector<double>> panels{}, sums{}, low{};  // of each thread
   std::vector<std::vector<float>> floats{};
   std::vector<std::vector<double>> low_down{};  // A_down h of each assignment with an adapter
 };
@@ -41,7 +41,7 @@ class Computation final : public ReferenceExperts {
   Computation(ExpertsProblem problem, StoredExperts weights, std::shared_ptr<ThreadPool> pool)
       : problem_(std::move(problem)), weights_(std::move(weights)), pool_(std::move(pool)) {
     const std::size_t threads = pool_->threads();
-    for (auto* buffers : {&space_.panels, &space_.products, &space_.low}) buffers->resize(threads);
+    for (auto* buffers : {&space_.panels, &space_.sums, &space_.low}) buffers->resize(threads);
     space_.floats.resize(threads);
     const checkpoint::MoeShape& shape = problem_.shape;
     for (auto& panel : space_.panels)
@@ -90,7 +90,7 @@ class Computation final : public ReferenceExperts {
     grow(space_.first, assignments * shape.w13_rows());
     grow(space_.middle, assignments * shape.intermediate);
     grow(space_.second, assignments * shape.hidden);
-    for (auto& product : space_.products) grow(product, assignments * kPanelRows);
+    for (auto& sums : space_.sums) grow(sums, assignments * kPanelRows);
     for (auto& floats : space_.floats)
       if (floats.size() < std::max(shape.hidden, shape.intermediate))
         floats.resize(std::max(shape.hidden, shape.intermediate));
@@ -142,7 +142,7 @@ class Computation final : public ReferenceExperts {
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = folds ? rounded_to_bf16(double{buffer[i] * factor}) : double{buffer[i]};
   }
-  // What multiplies the accumulators of quantized values.
+  // The factor of the accumulators of quantized values.
   double factor_of(const RowQuantizer& how) const {
     return problem_.numerics.activations_in_bf16 ? 1.0 : double{shared_factor(how)};
   }
@@ -171,13 +171,13 @@ class Computation final : public ReferenceExperts {
     return result;
   }
 
-  struct Product {
+  struct PanelSums {
     std::span<const double> values{};  // [assignments of the expert][kPanelRows]
     std::uint64_t rows = 0;            // of the panel that exist
   };
   template <class TokenOf>
-  Product product(const Fp4Matrix& matrix, const AssignmentGroups& groups, const Task& task,
-                  std::size_t who, const TokenOf& token_of) {
+  PanelSums gemm(const Fp4Matrix& matrix, const AssignmentGroups& groups, const Task& task,
+                 std::size_t who, const TokenOf& token_of) {
     const std::span<double> panel = std::span(space_.panels[who]).first(kPanelRows * matrix.k);
     dequantize_panel(matrix, task.row, panel);
     const std::size_t begin = groups.begins[task.expert], end = groups.begins[task.expert + 1];
@@ -189,10 +189,10 @@ class Computation final : public ReferenceExperts {
         tokens[count++] = token_of(assignment);
       multiply_panel(
           panel, std::span(tokens).first(count),
-          reinterpret_cast<double(*)[kPanelRows]>(space_.products[who].data() + done * kPanelRows));
+          reinterpret_cast<double(*)[kPanelRows]>(space_.sums[who].data() + done * kPanelRows));
       done += count;
     }
-    return {space_.products[who], std::min<std::uint64_t>(kPanelRows, matrix.rows - task.row)};
+    return {space_.sums[who], std::min<std::uint64_t>(kPanelRows, matrix.rows - task.row)};
   }
 
   void multiply_first(const ExpertsCall& call, const AssignmentGroups& groups) {
@@ -204,7 +204,7 @@ class Computation final : public ReferenceExperts {
       const bool folded =
           problem_.numerics.weights_in_bf16 && matrix.format == formats::WeightFormat::nvfp4;
       if (folded) matrix.bf16_global = weights_.w13_global(task.expert, task.row);
-      const Product result = product(matrix, groups, task, who, [&](std::size_t assignment) {
+      const PanelSums result = gemm(matrix, groups, task, who, [&](std::size_t assignment) {
         return x_of(assignment).data();
       });
       const double input = input_factor(call, task.expert);
@@ -297,7 +297,7 @@ class Computation final : public ReferenceExperts {
     return trace_ != nullptr && trace_->assignment == assignment.number;
   }
 
-  // Whether Marlin's rounded weight holds the global scale too: not with a bias, which is added
+  // True if Marlin's rounded weight holds the global scale, too: not with a bias, which is added
   // before, nor where no weight is applied.
   bool folds_global(const ExpertsCall& call, const StoredExpert& expert, OutputForm form) const {
     return problem_.numerics.weight == WeightRounding::bf16_with_global &&
@@ -339,7 +339,7 @@ class Computation final : public ReferenceExperts {
       const bool folded =
           problem_.numerics.weights_in_bf16 && matrix.format == formats::WeightFormat::nvfp4;
       if (folded) matrix.bf16_global = expert.down_global;
-      const Product result = product(matrix, groups, task, who, [&](std::size_t assignment) {
+      const PanelSums result = gemm(matrix, groups, task, who, [&](std::size_t assignment) {
         return middle_of(assignment).data();
       });
       Epilogue how{.has_bias = !expert.w2_bias.empty(),

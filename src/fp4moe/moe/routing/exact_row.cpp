@@ -52,7 +52,7 @@ double rounded(float value, tensor::DType dtype) {
   return static_cast<double>(value);
 }
 
-// What becomes the weight, of every expert; 0 where it is not finite.
+// The score of every expert that becomes its weight; 0 where it is not finite.
 void score(ExactRow& row) {
   const RowPlan& plan = row.plan;
   if (plan.weight == Score::softmax) score_softmax(row);

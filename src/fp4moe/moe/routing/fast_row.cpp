@@ -25,22 +25,22 @@ struct FastRow {
   alignas(64) float scores[kMaxExperts];  // where all of them are needed
   LargestSelector<kMaxExperts> selector;
   std::int32_t taken[kMaxExperts];  // keys of the chosen
-  float most = 0;                   // magnitude of logits
+  float max_logit = 0;              // magnitude of logits
   float largest = 0, sum = 0;       // of logits, and of exp(logit - largest)
 };
 
 // The largest magnitude, infinite where something is not finite.
 float max_magnitude(const float* values, std::size_t count) noexcept {
-  std::int32_t most = 0;
+  std::int32_t max = 0;
   for (std::size_t i = 0; i < count; ++i)
-    most = std::max(most, std::bit_cast<std::int32_t>(values[i]) & 0x7FFFFFFF);
-  return std::bit_cast<float>(std::min(most, 0x7F800000));
+    max = std::max(max, std::bit_cast<std::int32_t>(values[i]) & 0x7FFFFFFF);
+  return std::bit_cast<float>(std::min(max, 0x7F800000));
 }
 
 void find_largest(FastRow& row) noexcept {
-  std::int32_t most = kTaken;
-  for (std::size_t i = 0; i < row.plan.columns; ++i) most = std::max(most, ordered(row.logits[i]));
-  row.largest = from_ordered(most);
+  std::int32_t max = kTaken;
+  for (std::size_t i = 0; i < row.plan.columns; ++i) max = std::max(max, ordered(row.logits[i]));
+  row.largest = from_ordered(max);
 }
 
 // In sixteen sums, the same whatever the compiler makes of it.
@@ -56,7 +56,7 @@ void find_sum(FastRow& row) noexcept {
   row.sum = sums[0];
 }
 
-// Of logits that are tame.
+// Computes the scores of logits that need no clamping (scores.hpp, tame_...).
 void find_scores(FastRow& row) noexcept {
   const std::size_t count = row.plan.columns;
   if (row.plan.weight == Score::softmax) {
@@ -72,7 +72,7 @@ void find_scores(FastRow& row) noexcept {
   }
 }
 
-// Whether a score is certainly larger than that of a smaller logit, both rounded to float32.
+// True if a score is certainly larger than that of a smaller logit, both rounded to float32.
 bool is_apart(Score score, float larger, float smaller, float largest) noexcept {
   if (score == Score::softmax) return larger - smaller > 1e-6f && smaller - largest > -kTamest;
   if (smaller < -kTamest || larger > kTamest) return false;
@@ -148,7 +148,7 @@ bool keep_best_groups(FastRow& row) noexcept {
 // By approximate keys.
 bool choose_by_keys(FastRow& row, std::span<std::int32_t> ids) noexcept {
   const RowPlan& plan = row.plan;
-  if (row.most > (plan.weight == Score::softmax ? kTamest / 2 : kTamest)) return false;
+  if (row.max_logit > (plan.weight == Score::softmax ? kTamest / 2 : kTamest)) return false;
   find_scores(row);
   if (plan.bias.empty()) {
     for (std::size_t i = 0; i < plan.columns; ++i) row.selector.keys[i] = ordered(row.scores[i]);
@@ -173,17 +173,17 @@ bool choose_by_keys(FastRow& row, std::span<std::int32_t> ids) noexcept {
   const float last_key = from_ordered(row.taken[ids.size() - 1]);
   const std::int32_t next = row.selector.next_key();
   if (next == kTaken) return true;
-  // Whose key it is does not matter: no score is above that of the largest logit, or above 1.
-  float most = 1;
+  // The key's owner does not matter: no score is above that of the largest logit, or above 1.
+  float max = 1;
   if (plan.weight == Score::sqrt_softplus) {
     find_largest(row);
-    most = tame_sqrt_softplus(row.largest);
+    max = tame_sqrt_softplus(row.largest);
   }
   const float other = from_ordered(next);
-  return last_key - other > doubt(row, last_key, other, 2 * most);
+  return last_key - other > doubt(row, last_key, other, 2 * max);
 }
 
-// Of the chosen experts. `by_keys`: all scores are there.
+// The weights of the chosen experts. `by_keys`: all scores are there.
 bool weigh(FastRow& row, const Row& asked, bool by_keys) noexcept {
   const RowPlan& plan = row.plan;
   const std::size_t count = asked.ids.size();
@@ -197,7 +197,7 @@ bool weigh(FastRow& row, const Row& asked, bool by_keys) noexcept {
   } else if (plan.weight == Score::sigmoid && !by_keys) {
     for (std::size_t j = 0; j < count; ++j) weights[j] = fast_sigmoid(weights[j]);
   } else if (plan.weight == Score::sqrt_softplus && !by_keys) {
-    if (row.most > kTamest) return false;
+    if (row.max_logit > kTamest) return false;
     for (std::size_t j = 0; j < count; ++j) weights[j] = tame_sqrt_softplus(weights[j]);
   }
   float divisor = 1;
@@ -246,8 +246,8 @@ bool route_row_fast(const RowPlan& plan, const Row& asked) noexcept {
   if (plan.scores_in_logits_dtype) return false;  // everything ties
   FastRow row(plan);
   load_logits(asked.logits, asked.dtype, plan.columns, row.logits);
-  row.most = max_magnitude(row.logits, plan.columns);
-  if (!(row.most <= std::numeric_limits<float>::max())) return false;
+  row.max_logit = max_magnitude(row.logits, plan.columns);
+  if (!(row.max_logit <= std::numeric_limits<float>::max())) return false;
   if (!plan.hash_table.empty()) {
     const auto chosen =
         plan.hash_table.subspan(static_cast<std::size_t>(asked.token_id) * plan.top_k, plan.top_k);

@@ -72,7 +72,7 @@ std::optional<Method> method_from_name(std::string_view name);
 // The table of docs/routing.md.
 std::string methods_markdown();
 
-// What a model's configuration says of its router.
+// The options of a router in a model's configuration.
 enum class Scoring : std::uint8_t { softmax, sigmoid, sqrtsoftplus };
 std::optional<Scoring> scoring_from_name(std::string_view name);
 

@@ -63,13 +63,13 @@ inline std::uint32_t equal_in_block(const std::int32_t* block, std::int32_t valu
 // The block's largest but for that place: not by writing and reading it again, which would wait.
 inline std::int32_t largest_without(const std::int32_t* block, std::int32_t place) noexcept {
   const Lanes out = all_lanes(place), none = all_lanes(kTaken);
-  Lanes most = none;
+  Lanes max = none;
   Lanes number{0, 1, 2, 3};
   for (std::size_t i = 0; i < kBlock; i += 4) {
-    most = larger(most, number == out ? none : lanes_at(block + i));
+    max = larger(max, number == out ? none : lanes_at(block + i));
     number += 4;
   }
-  return largest_lane(most);
+  return largest_lane(max);
 }
 
 template <std::size_t kMax>
@@ -91,10 +91,10 @@ struct LargestSelector {
   }
 
   std::int32_t next_key() const noexcept {
-    std::int32_t most = kTaken;
+    std::int32_t max = kTaken;
     for (std::size_t i = 0; i < blocks; i += kBlock)
-      most = std::max(most, largest_of_block(largest + i));
-    return most;
+      max = std::max(max, largest_of_block(largest + i));
+    return max;
   }
 
   // The place of the first key equal to next_key(), which is then taken.
@@ -126,10 +126,9 @@ struct LargestSelector {
 
   // The largest key below `bound` that is not taken, or kTaken.
   std::int32_t next_below(std::int32_t bound, std::size_t count) const noexcept {
-    std::int32_t most = kTaken;
-    for (std::size_t i = 0; i < count; ++i)
-      most = std::max(most, keys[i] < bound ? keys[i] : kTaken);
-    return most;
+    std::int32_t max = kTaken;
+    for (std::size_t i = 0; i < count; ++i) max = std::max(max, keys[i] < bound ? keys[i] : kTaken);
+    return max;
   }
 
  private:
@@ -138,17 +137,17 @@ struct LargestSelector {
   template <std::size_t kVectors>
   void take_within(std::size_t count, std::int32_t* places, std::int32_t* taken) noexcept {
     const Lanes none = all_lanes(kTaken);
-    Lanes most[kVectors];
+    Lanes max[kVectors];
     for (std::size_t i = 0; i < kVectors; ++i)
-      most[i] = i * 4 < blocks ? lanes_at(largest + i * 4) : none;
+      max[i] = i * 4 < blocks ? lanes_at(largest + i * 4) : none;
     for (std::size_t j = 0; j < count; ++j) {
-      Lanes next = most[0];
-      for (std::size_t i = 1; i < kVectors; ++i) next = larger(next, most[i]);
+      Lanes next = max[0];
+      for (std::size_t i = 1; i < kVectors; ++i) next = larger(next, max[i]);
       next = spread_largest(next);
       std::uint64_t equal = 0;
       for (std::size_t i = 0; i < kVectors; i += 4)
-        equal |= std::uint64_t{bits_of(most[i] == next, most[i + 1] == next, most[i + 2] == next,
-                                       most[i + 3] == next)}
+        equal |= std::uint64_t{bits_of(max[i] == next, max[i + 1] == next, max[i + 2] == next,
+                                       max[i + 3] == next)}
                  << (i * 4);
       const int block = std::countr_zero(equal);
       std::int32_t* key = keys + static_cast<std::size_t>(block) * kBlock;
@@ -162,14 +161,14 @@ struct LargestSelector {
       key[place] = kTaken;
       Lanes number{0, 1, 2, 3};
       for (std::size_t i = 0; i < kVectors; ++i) {
-        most[i] = number == all_lanes(block) ? others : most[i];
+        max[i] = number == all_lanes(block) ? others : max[i];
         number += 4;
       }
       places[j] = block * static_cast<std::int32_t>(kBlock) + place;
       taken[j] = next[0];
     }
     for (std::size_t i = 0; i < kVectors && i * 4 < blocks; ++i)
-      std::memcpy(largest + i * 4, &most[i], sizeof most[i]);
+      std::memcpy(largest + i * 4, &max[i], sizeof max[i]);
   }
 };
 

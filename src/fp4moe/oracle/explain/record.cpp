@@ -225,7 +225,8 @@ Json kernel_json(const Result<KernelPlan>& kernel) {
           {"async", prepare.is_async},
           {"output_is_reduced", prepare.output_is_reduced},
           {"index_type", prepare.index_type.empty() ? Json() : Json(prepare.index_type)},
-          {"quantises_input", kernel->quantizes_input},
+          {"quantizes_input", kernel->quantizes_input},
+          {"quantises_input", kernel->quantizes_input},  // the old spelling
           {"inplace", kernel->inplace},
           {"holds_shared_experts", kernel->holds_shared_experts},
           {"passes_expert_map", kernel->passes_expert_map},

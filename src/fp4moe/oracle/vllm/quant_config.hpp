@@ -24,7 +24,7 @@ struct Formula {
   std::string made_of;    // "a13 * w13_scale_2"
 };
 
-// Constants of the first product's activation; absent ones do not apply.
+// Constants of the activation after GEMM1; absent ones do not apply.
 struct GateConstants {
   std::optional<double> alpha{}, beta{}, clamp{};
   friend bool operator==(const GateConstants&, const GateConstants&) = default;

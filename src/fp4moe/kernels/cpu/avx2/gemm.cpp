@@ -1,4 +1,4 @@
-// Products of 8 rows by vpmaddubsw: the weights of a block fill 8 registers, and tokens pass by one
+// GEMM of 8 rows by vpmaddubsw: the weights of a block fill 8 registers, and tokens pass by one
 // after the other. Pairs of products are at most 24 * 2 * 128, so four of them, 16 columns, are
 // added in 16 bits.
 #include "fp4moe/kernels/cpu/gemm.hpp"

@@ -8,11 +8,12 @@
 
 #include <immintrin.h>
 
+#include "fp4moe/kernels/cpu/block_codec.hpp"
+
 namespace fp4moe::kernels::cpu::avx2 {
 
-// Blocks are quantized in passes over a chunk that stays in the first-level cache: the maxima, the
-// scales of eight blocks at a time, the codes; so that no pass waits for a division.
-static constexpr std::size_t kChunk = 64;
+// A chunk is quantized in passes: the maxima, the scales of eight blocks at a time, the codes; so that
+// no pass waits for a division.
 
 [[gnu::always_inline]] static inline std::uint32_t bits_of(float x) {
   std::uint32_t bits = 0;

@@ -4,8 +4,7 @@
 
 #include "fp4moe/kernels/cpu/avx2/block_codec.hpp"
 #include "fp4moe/kernels/cpu/avx2/lanes.hpp"
-#include "fp4moe/kernels/cpu/block_codec.hpp"
-#include "fp4moe/kernels/cpu/portable/block_codec.hpp"
+#include "fp4moe/kernels/cpu/block_codec_driver.hpp"
 
 namespace fp4moe::kernels::cpu::avx2 {
 namespace {
@@ -63,31 +62,7 @@ void quantize_chunk(const QuantizeBlocks& work, const Mxfp4Recipe& recipe) {
              e2m1_packed<kTiesAway>(load_halves(Lanes{}, block),
                                     load_halves(Lanes{}, block + kStride / 2), base, base));
   }
-  if (_mm256_testz_si256(unusual, unusual) != 0) return;
-  for (std::size_t i = 0; i < blocks; ++i) {
-    if (is_unusual[i] == 0) continue;
-    QuantizeBlocks one = work;
-    one.input = input + i * kStride;
-    one.blocks = 1;
-    one.codes = codes + 16 * i;
-    one.scales = work.scales + i;
-    portable::quantize_mxfp4(one);
-  }
-}
-
-template <class Lanes>
-void quantize(const QuantizeBlocks& work, const Mxfp4Recipe& recipe) {
-  QuantizeBlocks part = work;
-  for (std::size_t left = work.blocks; left != 0; left -= part.blocks) {
-    part.blocks = left < kChunk ? left : kChunk;
-    if (recipe.ties_away)
-      quantize_chunk<Lanes, true>(part, recipe);
-    else
-      quantize_chunk<Lanes, false>(part, recipe);
-    part.input = static_cast<const std::uint8_t*>(part.input) + part.blocks * 32 * Lanes::kBytes;
-    part.codes += 16 * part.blocks;
-    part.scales += part.blocks;
-  }
+  if (_mm256_testz_si256(unusual, unusual) == 0) redo_marked<Mxfp4Blocks, Lanes>(work, is_unusual);
 }
 
 }  // namespace
@@ -95,14 +70,12 @@ void quantize(const QuantizeBlocks& work, const Mxfp4Recipe& recipe) {
 void quantize_mxfp4(const QuantizeBlocks& work) noexcept {
   const Mxfp4Recipe* recipe = mxfp4_recipe(work.mxfp4_rule);
   if (recipe == nullptr) return portable::quantize_mxfp4(work);
-  switch (work.element) {
-    case Element::bf16:
-      return quantize<Bf16Lanes>(work, *recipe);
-    case Element::f16:
-      return quantize<F16Lanes>(work, *recipe);
-    case Element::f32:
-      return quantize<F32Lanes>(work, *recipe);
-  }
+  with_lanes<Bf16Lanes, F16Lanes, F32Lanes>(work.element, [&]<class Lanes>(const Lanes&) {
+    quantize_chunks<Mxfp4Blocks, Lanes>(work, [&](const QuantizeBlocks& part) {
+      recipe->ties_away ? quantize_chunk<Lanes, true>(part, *recipe)
+                        : quantize_chunk<Lanes, false>(part, *recipe);
+    });
+  });
 }
 
 }  // namespace fp4moe::kernels::cpu::avx2

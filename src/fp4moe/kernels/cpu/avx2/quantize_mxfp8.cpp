@@ -5,8 +5,7 @@
 
 #include "fp4moe/kernels/cpu/avx2/block_codec.hpp"
 #include "fp4moe/kernels/cpu/avx2/lanes.hpp"
-#include "fp4moe/kernels/cpu/block_codec.hpp"
-#include "fp4moe/kernels/cpu/portable/block_codec.hpp"
+#include "fp4moe/kernels/cpu/block_codec_driver.hpp"
 
 namespace fp4moe::kernels::cpu::avx2 {
 namespace {
@@ -83,42 +82,17 @@ void quantize_chunk(const QuantizeBlocks& work) {
                                               codes_of<Lanes>(block + kStride / 2, floor));
     store256(codes + 32 * i, _mm256_permute4x64_epi64(mixed, 0xD8));
   }
-  if (_mm256_testz_si256(unusual, unusual) != 0) return;
-  for (std::size_t i = 0; i < blocks; ++i) {
-    if (is_unusual[i] == 0) continue;
-    QuantizeBlocks one = work;
-    one.input = input + i * kStride;
-    one.blocks = 1;
-    one.codes = codes + 32 * i;
-    one.scales = work.scales + i;
-    portable::quantize_mxfp8(one);
-  }
-}
-
-template <class Lanes>
-void quantize(const QuantizeBlocks& work) {
-  QuantizeBlocks part = work;
-  for (std::size_t left = work.blocks; left != 0; left -= part.blocks) {
-    part.blocks = left < kChunk ? left : kChunk;
-    quantize_chunk<Lanes>(part);
-    part.input = static_cast<const std::uint8_t*>(part.input) + part.blocks * 32 * Lanes::kBytes;
-    part.codes += 32 * part.blocks;
-    part.scales += part.blocks;
-  }
+  if (_mm256_testz_si256(unusual, unusual) == 0) redo_marked<Mxfp8Blocks, Lanes>(work, is_unusual);
 }
 
 }  // namespace
 
 void quantize_mxfp8(const QuantizeBlocks& work) noexcept {
   if (!is_ceil448(work.mxfp8_rule)) return portable::quantize_mxfp8(work);
-  switch (work.element) {
-    case Element::bf16:
-      return quantize<Bf16Lanes>(work);
-    case Element::f16:
-      return quantize<F16Lanes>(work);
-    case Element::f32:
-      return quantize<F32Lanes>(work);
-  }
+  with_lanes<Bf16Lanes, F16Lanes, F32Lanes>(work.element, [&]<class Lanes>(const Lanes&) {
+    quantize_chunks<Mxfp8Blocks, Lanes>(
+        work, [&](const QuantizeBlocks& part) { quantize_chunk<Lanes>(part); });
+  });
 }
 
 }  // namespace fp4moe::kernels::cpu::avx2

@@ -4,8 +4,7 @@
 
 #include "fp4moe/kernels/cpu/avx2/block_codec.hpp"
 #include "fp4moe/kernels/cpu/avx2/lanes.hpp"
-#include "fp4moe/kernels/cpu/block_codec.hpp"
-#include "fp4moe/kernels/cpu/portable/block_codec.hpp"
+#include "fp4moe/kernels/cpu/block_codec_driver.hpp"
 
 namespace fp4moe::kernels::cpu::avx2 {
 namespace {
@@ -75,45 +74,18 @@ void quantize_chunk(const QuantizeBlocks& work, float reciprocal) {
     const __m128i packed = e2m1_packed<false>(last, last, base, base);
     _mm_storel_epi64(reinterpret_cast<__m128i*>(codes + 8 * i), packed);
   }
-  if (_mm256_testz_si256(unusual, unusual) != 0) return;
-  for (i = 0; i < blocks; ++i) {
-    if (is_unusual[i] == 0) continue;
-    QuantizeBlocks one = work;
-    one.input = input + i * kStride;
-    one.blocks = 1;
-    one.codes = codes + 8 * i;
-    one.scales = work.scales + i;
-    portable::quantize_nvfp4(one);
-  }
-}
-
-template <class Lanes>
-void quantize(const QuantizeBlocks& work) {
-  const float reciprocal = 1.0f / work.global_scale;
-  QuantizeBlocks part = work;
-  for (std::size_t left = work.blocks; left != 0; left -= part.blocks) {
-    part.blocks = left < kChunk ? left : kChunk;
-    quantize_chunk<Lanes>(part, reciprocal);
-    part.input = static_cast<const std::uint8_t*>(part.input) + part.blocks * 16 * Lanes::kBytes;
-    part.codes += 8 * part.blocks;
-    part.scales += part.blocks;
-  }
+  if (_mm256_testz_si256(unusual, unusual) == 0) redo_marked<Nvfp4Blocks, Lanes>(work, is_unusual);
 }
 
 }  // namespace
 
 void quantize_nvfp4(const QuantizeBlocks& work) noexcept {
-  const bool usual = is_reference(work.nvfp4_rule) && work.global_scale > 0.0f &&
-                     bits_of(work.global_scale) < 0x7F800000;
-  if (!usual) return portable::quantize_nvfp4(work);
-  switch (work.element) {
-    case Element::bf16:
-      return quantize<Bf16Lanes>(work);
-    case Element::f16:
-      return quantize<F16Lanes>(work);
-    case Element::f32:
-      return quantize<F32Lanes>(work);
-  }
+  if (!is_usual(work)) return portable::quantize_nvfp4(work);
+  const float reciprocal = 1.0f / work.global_scale;
+  with_lanes<Bf16Lanes, F16Lanes, F32Lanes>(work.element, [&]<class Lanes>(const Lanes&) {
+    quantize_chunks<Nvfp4Blocks, Lanes>(
+        work, [&](const QuantizeBlocks& part) { quantize_chunk<Lanes>(part, reciprocal); });
+  });
 }
 
 }  // namespace fp4moe::kernels::cpu::avx2

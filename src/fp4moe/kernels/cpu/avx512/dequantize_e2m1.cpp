@@ -5,31 +5,10 @@
 
 #include "fp4moe/kernels/cpu/avx512/block_codec.hpp"
 #include "fp4moe/kernels/cpu/avx512/lanes.hpp"
-#include "fp4moe/kernels/cpu/block_codec.hpp"
-#include "fp4moe/kernels/cpu/portable/block_codec.hpp"
+#include "fp4moe/kernels/cpu/block_codec_driver.hpp"
 
 namespace fp4moe::kernels::cpu::avx512 {
 namespace {
-
-// The results of each scale met so far.
-template <std::size_t kBytes>
-class Tables {
- public:
-  Tables(const DequantizeBlocks& work, portable::Dequantize reference)
-      : work_(work), reference_(reference) {}
-
-  const std::uint8_t* of(std::uint8_t scale) {
-    if (!known_[scale]) portable::e2m1_results(work_, reference_, scale, results_[scale]);
-    known_[scale] = true;
-    return results_[scale];
-  }
-
- private:
-  const DequantizeBlocks& work_;
-  portable::Dequantize reference_;
-  bool known_[256] = {};
-  alignas(64) std::uint8_t results_[256][16 * kBytes];
-};
 
 // Sixteen results of four bytes from eight bytes of codes.
 [[gnu::always_inline]] inline __m512i look_up16(const std::uint8_t* table,
@@ -40,61 +19,37 @@ class Tables {
   return _mm512_permutexvar_epi32(codes, load512(table));
 }
 
-// Thirty-two codes, the first sixteen with one table and the others with another.
-template <std::size_t kBytes>
-[[gnu::always_inline]] inline void expand(const std::uint8_t* first, const std::uint8_t* second,
-                                          const std::uint8_t* packed, std::uint8_t* to) {
-  if constexpr (kBytes == 4) {
-    store512(to, look_up16(first, packed));
-    store512(to + 64, look_up16(second, packed + 8));
-  } else {
-    const __m512i wide = _mm512_cvtepu8_epi32(load128(packed));
-    const __m512i nibbles =
-        _mm512_and_si512(_mm512_or_si512(wide, _mm512_slli_epi32(wide, 12)), _mm512_set1_epi16(15));
-    const __m512i in_second = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
-    const __m512i table =
-        _mm512_inserti64x4(_mm512_castsi256_si512(load256(first)), load256(second), 1);
-    store512(to, _mm512_permutexvar_epi16(_mm512_or_si512(nibbles, in_second), table));
-  }
-}
+struct Expander {
+  static constexpr auto kMakeTable = portable::e2m1_results;
 
-template <std::size_t kBytes>
-void dequantize_mx(const DequantizeBlocks& work) {
-  Tables<kBytes> tables(work, portable::dequantize_mxfp4);
-  auto* output = static_cast<std::uint8_t*>(work.output);
-  for (std::size_t i = 0; i < work.blocks; ++i) {
-    const std::uint8_t* table = tables.of(work.scales[i]);
-    expand<kBytes>(table, table, work.codes + 16 * i, output + 32 * kBytes * i);
+  template <std::size_t kBytes>
+  [[gnu::always_inline]] static inline void expand(const std::uint8_t* first,
+                                                   const std::uint8_t* second,
+                                                   const std::uint8_t* packed, std::uint8_t* to) {
+    if constexpr (kBytes == 4) {
+      store512(to, look_up16(first, packed));
+      store512(to + 64, look_up16(second, packed + 8));
+    } else {
+      const __m512i wide = _mm512_cvtepu8_epi32(load128(packed));
+      const __m512i nibbles = _mm512_and_si512(_mm512_or_si512(wide, _mm512_slli_epi32(wide, 12)),
+                                               _mm512_set1_epi16(15));
+      const __m512i in_second =
+          _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
+      const __m512i table =
+          _mm512_inserti64x4(_mm512_castsi256_si512(load256(first)), load256(second), 1);
+      store512(to, _mm512_permutexvar_epi16(_mm512_or_si512(nibbles, in_second), table));
+    }
   }
-}
-
-template <std::size_t kBytes>
-void dequantize_nv(const DequantizeBlocks& work) {
-  Tables<kBytes> tables(work, portable::dequantize_nvfp4);
-  auto* output = static_cast<std::uint8_t*>(work.output);
-  std::size_t i = 0;
-  for (; i + 2 <= work.blocks; i += 2) {
-    const std::uint8_t* first = tables.of(work.scales[i]);
-    const std::uint8_t* second = tables.of(work.scales[i + 1]);
-    expand<kBytes>(first, second, work.codes + 8 * i, output + 16 * kBytes * i);
-  }
-  if (i == work.blocks) return;
-  DequantizeBlocks last = work;
-  last.codes = work.codes + 8 * i;
-  last.scales = work.scales + i;
-  last.blocks = 1;
-  last.output = output + 16 * kBytes * i;
-  portable::dequantize_nvfp4(last);
-}
+};
 
 }  // namespace
 
 void dequantize_mxfp4(const DequantizeBlocks& work) noexcept {
-  return work.element == Element::f32 ? dequantize_mx<4>(work) : dequantize_mx<2>(work);
+  return expand_mxfp4<Expander>(work);
 }
 
 void dequantize_nvfp4(const DequantizeBlocks& work) noexcept {
-  return work.element == Element::f32 ? dequantize_nv<4>(work) : dequantize_nv<2>(work);
+  return expand_nvfp4<Expander>(work);
 }
 
 }  // namespace fp4moe::kernels::cpu::avx512

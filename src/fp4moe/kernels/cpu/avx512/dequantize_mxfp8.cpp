@@ -4,21 +4,10 @@
 
 #include "fp4moe/kernels/cpu/avx512/block_codec.hpp"
 #include "fp4moe/kernels/cpu/avx512/lanes.hpp"
-#include "fp4moe/kernels/cpu/block_codec.hpp"
-#include "fp4moe/kernels/cpu/portable/block_codec.hpp"
+#include "fp4moe/kernels/cpu/block_codec_driver.hpp"
 
 namespace fp4moe::kernels::cpu::avx512 {
 namespace {
-
-// From 3 on every result is exact in bf16 even where it is subnormal; up to 246 none overflows and
-// the scale times 2^8 is a float.
-constexpr std::uint8_t kFirstPlainScale = 3;
-constexpr std::uint8_t kLastPlainScale = 246;
-
-[[gnu::always_inline]] inline bool has_nan(__m256i codes) {
-  const __m256i nan = _mm256_set1_epi8(0x7F);
-  return _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_and_si256(codes, nan), nan)) != 0;
-}
 
 [[gnu::always_inline]] inline __m512 decode(__m128i codes, __m512 scale) {
   const __m256i widened = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
@@ -27,48 +16,35 @@ constexpr std::uint8_t kLastPlainScale = 246;
   return _mm512_mul_ps(_mm512_cvtph_ps(fields), scale);
 }
 
-[[gnu::always_inline]] inline void store(__m512 values, std::uint8_t* to, std::uint16_t) {
+[[gnu::always_inline]] inline void store_half(__m512 values, std::uint8_t* to, std::uint16_t) {
   const __m256i upper = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(values), 16));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), upper);
 }
 
-[[gnu::always_inline]] inline void store(__m512 values, std::uint8_t* to, float) {
+[[gnu::always_inline]] inline void store_half(__m512 values, std::uint8_t* to, float) {
   store512(to, _mm512_castps_si512(values));
 }
 
-template <class Stored>
-void dequantize(const DequantizeBlocks& work) {
-  auto* output = static_cast<std::uint8_t*>(work.output);
-  constexpr std::size_t kHalf = 16 * sizeof(Stored);
-  for (std::size_t i = 0; i < work.blocks; ++i, output += 2 * kHalf) {
-    const __m256i codes = load256(work.codes + 32 * i);
-    const std::uint8_t scale = work.scales[i];
-    if (scale < kFirstPlainScale || scale > kLastPlainScale || has_nan(codes)) {
-      DequantizeBlocks one = work;
-      one.codes = work.codes + 32 * i;
-      one.scales = work.scales + i;
-      one.blocks = 1;
-      one.output = output;
-      portable::dequantize_mxfp8(one);
-      continue;
-    }
-    const __m512 factor = _mm512_set1_ps(float_of((std::uint32_t{scale} + 8) << 23));
-    store(decode(_mm256_castsi256_si128(codes), factor), output, Stored{});
-    store(decode(_mm256_extracti128_si256(codes, 1), factor), output + kHalf, Stored{});
+struct Decoder {
+  [[gnu::always_inline]] static inline __m256i load(const std::uint8_t* codes) {
+    return load256(codes);
   }
-}
+  [[gnu::always_inline]] static inline bool has_nan(__m256i codes) {
+    const __m256i nan = _mm256_set1_epi8(0x7F);
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_and_si256(codes, nan), nan)) != 0;
+  }
+  template <class Stored>
+  [[gnu::always_inline]] static inline void store(__m256i codes, std::uint32_t scale,
+                                                  std::uint8_t* to, Stored stored) {
+    const __m512 factor = _mm512_set1_ps(float_of(scale));
+    store_half(decode(_mm256_castsi256_si128(codes), factor), to, stored);
+    store_half(decode(_mm256_extracti128_si256(codes, 1), factor), to + 16 * sizeof(Stored),
+               stored);
+  }
+};
 
 }  // namespace
 
-void dequantize_mxfp8(const DequantizeBlocks& work) noexcept {
-  switch (work.element) {
-    case Element::bf16:
-      return dequantize<std::uint16_t>(work);
-    case Element::f16:
-      return portable::dequantize_mxfp8(work);
-    case Element::f32:
-      return dequantize<float>(work);
-  }
-}
+void dequantize_mxfp8(const DequantizeBlocks& work) noexcept { decode_mxfp8<Decoder>(work); }
 
 }  // namespace fp4moe::kernels::cpu::avx512

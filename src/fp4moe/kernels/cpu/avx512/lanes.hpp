@@ -11,7 +11,6 @@ namespace fp4moe::kernels::cpu::avx512 {
 
 using avx2::bits_of;
 using avx2::float_of;
-using avx2::kChunk;
 using avx2::kUnitBase;
 using avx2::load128;
 using avx2::load256;

@@ -4,8 +4,7 @@
 
 #include "fp4moe/kernels/cpu/avx512/block_codec.hpp"
 #include "fp4moe/kernels/cpu/avx512/lanes.hpp"
-#include "fp4moe/kernels/cpu/block_codec.hpp"
-#include "fp4moe/kernels/cpu/portable/block_codec.hpp"
+#include "fp4moe/kernels/cpu/block_codec_driver.hpp"
 
 namespace fp4moe::kernels::cpu::avx512 {
 namespace {
@@ -59,28 +58,7 @@ void quantize_chunk(const QuantizeBlocks& work, const Mxfp4Recipe& recipe,
     const __m512i base = _mm512_set1_epi16(static_cast<std::int16_t>(bases[i]));
     store128(codes + 16 * i, e2m1_packed(tables, Lanes::load_halves(input + i * kStride), base));
   }
-  for (; unusual != 0; unusual &= unusual - 1) {
-    const auto i = static_cast<std::size_t>(__builtin_ctzll(unusual));
-    QuantizeBlocks one = work;
-    one.input = input + i * kStride;
-    one.blocks = 1;
-    one.codes = codes + 16 * i;
-    one.scales = work.scales + i;
-    portable::quantize_mxfp4(one);
-  }
-}
-
-template <class Lanes>
-void quantize(const QuantizeBlocks& work, const Mxfp4Recipe& recipe) {
-  const E2m1Tables tables = e2m1_tables(recipe.ties_away);
-  QuantizeBlocks part = work;
-  for (std::size_t left = work.blocks; left != 0; left -= part.blocks) {
-    part.blocks = left < kChunk ? left : kChunk;
-    quantize_chunk<Lanes>(part, recipe, tables);
-    part.input = static_cast<const std::uint8_t*>(part.input) + part.blocks * 32 * Lanes::kBytes;
-    part.codes += 16 * part.blocks;
-    part.scales += part.blocks;
-  }
+  redo_marked<Mxfp4Blocks, Lanes>(work, unusual);
 }
 
 }  // namespace
@@ -88,14 +66,11 @@ void quantize(const QuantizeBlocks& work, const Mxfp4Recipe& recipe) {
 void quantize_mxfp4(const QuantizeBlocks& work) noexcept {
   const Mxfp4Recipe* recipe = mxfp4_recipe(work.mxfp4_rule);
   if (recipe == nullptr) return portable::quantize_mxfp4(work);
-  switch (work.element) {
-    case Element::bf16:
-      return quantize<Bf16Lanes>(work, *recipe);
-    case Element::f16:
-      return quantize<F16Lanes>(work, *recipe);
-    case Element::f32:
-      return quantize<F32Lanes>(work, *recipe);
-  }
+  const E2m1Tables tables = e2m1_tables(recipe->ties_away);
+  with_lanes<Bf16Lanes, F16Lanes, F32Lanes>(work.element, [&]<class Lanes>(const Lanes&) {
+    quantize_chunks<Mxfp4Blocks, Lanes>(
+        work, [&](const QuantizeBlocks& part) { quantize_chunk<Lanes>(part, *recipe, tables); });
+  });
 }
 
 }  // namespace fp4moe::kernels::cpu::avx512

@@ -4,8 +4,7 @@
 
 #include "fp4moe/kernels/cpu/avx512/block_codec.hpp"
 #include "fp4moe/kernels/cpu/avx512/lanes.hpp"
-#include "fp4moe/kernels/cpu/block_codec.hpp"
-#include "fp4moe/kernels/cpu/portable/block_codec.hpp"
+#include "fp4moe/kernels/cpu/block_codec_driver.hpp"
 
 namespace fp4moe::kernels::cpu::avx512 {
 namespace {
@@ -77,45 +76,19 @@ void quantize_chunk(const QuantizeBlocks& work, float reciprocal, const E2m1Tabl
     const __m128i packed = e2m1_packed(tables, halves(last, last), base);
     _mm_storel_epi64(reinterpret_cast<__m128i*>(codes + 8 * i), packed);
   }
-  for (; unusual != 0; unusual &= unusual - 1) {
-    const auto at = static_cast<std::size_t>(__builtin_ctzll(unusual));
-    QuantizeBlocks one = work;
-    one.input = input + at * kStride;
-    one.blocks = 1;
-    one.codes = codes + 8 * at;
-    one.scales = work.scales + at;
-    portable::quantize_nvfp4(one);
-  }
-}
-
-template <class Lanes>
-void quantize(const QuantizeBlocks& work) {
-  const E2m1Tables tables = e2m1_tables(false);
-  const float reciprocal = 1.0f / work.global_scale;
-  QuantizeBlocks part = work;
-  for (std::size_t left = work.blocks; left != 0; left -= part.blocks) {
-    part.blocks = left < kChunk ? left : kChunk;
-    quantize_chunk<Lanes>(part, reciprocal, tables);
-    part.input = static_cast<const std::uint8_t*>(part.input) + part.blocks * 16 * Lanes::kBytes;
-    part.codes += 8 * part.blocks;
-    part.scales += part.blocks;
-  }
+  redo_marked<Nvfp4Blocks, Lanes>(work, unusual);
 }
 
 }  // namespace
 
 void quantize_nvfp4(const QuantizeBlocks& work) noexcept {
-  const bool usual = is_reference(work.nvfp4_rule) && work.global_scale > 0.0f &&
-                     bits_of(work.global_scale) < 0x7F800000;
-  if (!usual) return portable::quantize_nvfp4(work);
-  switch (work.element) {
-    case Element::bf16:
-      return quantize<Bf16Lanes>(work);
-    case Element::f16:
-      return quantize<F16Lanes>(work);
-    case Element::f32:
-      return quantize<F32Lanes>(work);
-  }
+  if (!is_usual(work)) return portable::quantize_nvfp4(work);
+  const E2m1Tables tables = e2m1_tables(false);
+  const float reciprocal = 1.0f / work.global_scale;
+  with_lanes<Bf16Lanes, F16Lanes, F32Lanes>(work.element, [&]<class Lanes>(const Lanes&) {
+    quantize_chunks<Nvfp4Blocks, Lanes>(
+        work, [&](const QuantizeBlocks& part) { quantize_chunk<Lanes>(part, reciprocal, tables); });
+  });
 }
 
 }  // namespace fp4moe::kernels::cpu::avx512

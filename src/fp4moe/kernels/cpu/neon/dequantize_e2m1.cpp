@@ -3,32 +3,11 @@
 // that `tbl` looks codes up in: exact for every scale by construction.
 #include <arm_neon.h>
 
-#include "fp4moe/kernels/cpu/block_codec.hpp"
+#include "fp4moe/kernels/cpu/block_codec_driver.hpp"
 #include "fp4moe/kernels/cpu/neon/block_codec.hpp"
-#include "fp4moe/kernels/cpu/portable/block_codec.hpp"
 
 namespace fp4moe::kernels::cpu::neon {
 namespace {
-
-// The planes of each scale met so far.
-template <std::size_t kBytes>
-class Tables {
- public:
-  Tables(const DequantizeBlocks& work, portable::Dequantize reference)
-      : work_(work), reference_(reference) {}
-
-  const std::uint8_t* of(std::uint8_t scale) {
-    if (!known_[scale]) portable::e2m1_planes(work_, reference_, scale, planes_[scale]);
-    known_[scale] = true;
-    return planes_[scale];
-  }
-
- private:
-  const DequantizeBlocks& work_;
-  portable::Dequantize reference_;
-  bool known_[256] = {};
-  std::uint8_t planes_[256][16 * kBytes];
-};
 
 // Sixteen results of two or four bytes.
 [[gnu::always_inline]] inline void look_up(const std::uint8_t* planes, uint8x16_t codes,
@@ -62,54 +41,30 @@ struct PlanesOf<4> {
   using Type = uint8x16x4_t;
 };
 
-// Thirty-two codes, the first sixteen with one scale and the others with another (MXFP4: the same).
-template <std::size_t kBytes>
-[[gnu::always_inline]] inline void expand(const std::uint8_t* first, const std::uint8_t* second,
-                                          uint8x16_t packed, std::uint8_t* to) {
-  using Planes = typename PlanesOf<kBytes>::Type;
-  const uint8x16_t even = vandq_u8(packed, vdupq_n_u8(15));
-  const uint8x16_t odd = vshrq_n_u8(packed, 4);
-  look_up(first, vzip1q_u8(even, odd), to, Planes{});
-  look_up(second, vzip2q_u8(even, odd), to + 16 * kBytes, Planes{});
-}
+struct Expander {
+  static constexpr auto kMakeTable = portable::e2m1_planes;
 
-template <std::size_t kBytes>
-void dequantize_mx(const DequantizeBlocks& work) {
-  Tables<kBytes> tables(work, portable::dequantize_mxfp4);
-  auto* output = static_cast<std::uint8_t*>(work.output);
-  for (std::size_t i = 0; i < work.blocks; ++i) {
-    const std::uint8_t* planes = tables.of(work.scales[i]);
-    expand<kBytes>(planes, planes, vld1q_u8(work.codes + 16 * i), output + 32 * kBytes * i);
+  template <std::size_t kBytes>
+  [[gnu::always_inline]] static inline void expand(const std::uint8_t* first,
+                                                   const std::uint8_t* second,
+                                                   const std::uint8_t* codes, std::uint8_t* to) {
+    const uint8x16_t packed = vld1q_u8(codes);
+    using Planes = typename PlanesOf<kBytes>::Type;
+    const uint8x16_t even = vandq_u8(packed, vdupq_n_u8(15));
+    const uint8x16_t odd = vshrq_n_u8(packed, 4);
+    look_up(first, vzip1q_u8(even, odd), to, Planes{});
+    look_up(second, vzip2q_u8(even, odd), to + 16 * kBytes, Planes{});
   }
-}
-
-template <std::size_t kBytes>
-void dequantize_nv(const DequantizeBlocks& work) {
-  Tables<kBytes> tables(work, portable::dequantize_nvfp4);
-  auto* output = static_cast<std::uint8_t*>(work.output);
-  std::size_t i = 0;
-  for (; i + 2 <= work.blocks; i += 2) {
-    const std::uint8_t* first = tables.of(work.scales[i]);
-    const std::uint8_t* second = tables.of(work.scales[i + 1]);
-    expand<kBytes>(first, second, vld1q_u8(work.codes + 8 * i), output + 16 * kBytes * i);
-  }
-  if (i == work.blocks) return;
-  DequantizeBlocks last = work;
-  last.codes = work.codes + 8 * i;
-  last.scales = work.scales + i;
-  last.blocks = 1;
-  last.output = output + 16 * kBytes * i;
-  portable::dequantize_nvfp4(last);
-}
+};
 
 }  // namespace
 
 void dequantize_mxfp4(const DequantizeBlocks& work) noexcept {
-  return work.element == Element::f32 ? dequantize_mx<4>(work) : dequantize_mx<2>(work);
+  return expand_mxfp4<Expander>(work);
 }
 
 void dequantize_nvfp4(const DequantizeBlocks& work) noexcept {
-  return work.element == Element::f32 ? dequantize_nv<4>(work) : dequantize_nv<2>(work);
+  return expand_nvfp4<Expander>(work);
 }
 
 }  // namespace fp4moe::kernels::cpu::neon

@@ -1,4 +1,4 @@
-// Products on processors without dot products: bytes are multiplied to 16 bits and added in pairs.
+// GEMM on CPUs without dot products: bytes are multiplied to 16 bits and added in pairs.
 #include "fp4moe/kernels/cpu/arm_gemm.hpp"
 
 namespace fp4moe::kernels::cpu {

@@ -5,6 +5,8 @@
 
 #include <arm_neon.h>
 
+#include "fp4moe/kernels/cpu/block_codec.hpp"
+
 namespace fp4moe::kernels::cpu::neon {
 
 [[gnu::always_inline]] static inline std::uint32_t bits_of(float x) {
@@ -19,9 +21,8 @@ namespace fp4moe::kernels::cpu::neon {
   return x;
 }
 
-// Blocks are quantized in two passes over a chunk that stays in the first-level cache: first the
-// scales of four blocks at a time, then the codes, so that neither pass waits for a division.
-static constexpr std::size_t kChunk = 64;
+// A chunk is quantized in two passes: first the scales of four blocks at a time, then the codes, so
+// that neither pass waits for a division.
 
 // How values are stored. `load` gives sixteen of them as float32 patterns; `max_of_four` the
 // largest magnitudes of four consecutive blocks of kElements values, as float32 patterns.

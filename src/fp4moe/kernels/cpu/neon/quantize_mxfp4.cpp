@@ -6,10 +6,9 @@
 // done again by the portable reference.
 #include <arm_neon.h>
 
-#include "fp4moe/kernels/cpu/block_codec.hpp"
+#include "fp4moe/kernels/cpu/block_codec_driver.hpp"
 #include "fp4moe/kernels/cpu/neon/block_codec.hpp"
 #include "fp4moe/kernels/cpu/neon/lanes.hpp"
-#include "fp4moe/kernels/cpu/portable/block_codec.hpp"
 
 namespace fp4moe::kernels::cpu::neon {
 namespace {
@@ -64,34 +63,7 @@ void quantize_chunk(const QuantizeBlocks& work, const Mxfp4Recipe& recipe,
         e2m1_codes<true>(tables, load_halves(Lanes{}, block + kStride / 2), base);
     vst1q_u8(codes + 16 * i, pack_nibbles(first, second));
   }
-  if (!any(unusual)) return;
-  for (std::size_t i = 0; i < blocks; ++i) {
-    if (is_unusual[i] == 0) continue;
-    QuantizeBlocks one = work;
-    one.input = input + i * kStride;
-    one.blocks = 1;
-    one.codes = codes + 16 * i;
-    one.scales = work.scales + i;
-    portable::quantize_mxfp4(one);
-  }
-}
-
-template <class Lanes>
-void quantize(const QuantizeBlocks& work, const Mxfp4Recipe& recipe) {
-  const E2m1Tables tables = e2m1_tables(recipe.ties_away);
-  QuantizeBlocks part = work;
-  for (std::size_t left = work.blocks; left != 0; left -= part.blocks) {
-    part.blocks = left < kChunk ? left : kChunk;
-    if (part.blocks >= 4) {
-      part.blocks -= part.blocks % 4;
-      quantize_chunk<Lanes>(part, recipe, tables);
-    } else {
-      portable::quantize_mxfp4(part);
-    }
-    part.input = static_cast<const std::uint8_t*>(part.input) + part.blocks * 32 * Lanes::kBytes;
-    part.codes += 16 * part.blocks;
-    part.scales += part.blocks;
-  }
+  if (any(unusual)) redo_marked<Mxfp4Blocks, Lanes>(work, is_unusual);
 }
 
 }  // namespace
@@ -99,14 +71,11 @@ void quantize(const QuantizeBlocks& work, const Mxfp4Recipe& recipe) {
 void quantize_mxfp4(const QuantizeBlocks& work) noexcept {
   const Mxfp4Recipe* recipe = mxfp4_recipe(work.mxfp4_rule);
   if (recipe == nullptr) return portable::quantize_mxfp4(work);
-  switch (work.element) {
-    case Element::bf16:
-      return quantize<Bf16Lanes>(work, *recipe);
-    case Element::f16:
-      return quantize<F16Lanes>(work, *recipe);
-    case Element::f32:
-      return quantize<F32Lanes>(work, *recipe);
-  }
+  const E2m1Tables tables = e2m1_tables(recipe->ties_away);
+  with_lanes<Bf16Lanes, F16Lanes, F32Lanes>(work.element, [&]<class Lanes>(const Lanes&) {
+    quantize_chunks<Mxfp4Blocks, Lanes, 4>(
+        work, [&](const QuantizeBlocks& part) { quantize_chunk<Lanes>(part, *recipe, tables); });
+  });
 }
 
 }  // namespace fp4moe::kernels::cpu::neon

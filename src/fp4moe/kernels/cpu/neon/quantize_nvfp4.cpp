@@ -2,10 +2,9 @@
 // order.
 #include <arm_neon.h>
 
-#include "fp4moe/kernels/cpu/block_codec.hpp"
+#include "fp4moe/kernels/cpu/block_codec_driver.hpp"
 #include "fp4moe/kernels/cpu/neon/block_codec.hpp"
 #include "fp4moe/kernels/cpu/neon/lanes.hpp"
-#include "fp4moe/kernels/cpu/portable/block_codec.hpp"
 
 namespace fp4moe::kernels::cpu::neon {
 namespace {
@@ -69,51 +68,19 @@ void quantize_chunk(const QuantizeBlocks& work, float reciprocal, const E2m1Tabl
     const uint8x16_t second = codes_of<Lanes>(tables, block + kStride, multipliers + i + 1);
     vst1q_u8(codes + 8 * i, pack_nibbles(first, second));
   }
-  if (!any(unusual)) return;
-  for (std::size_t i = 0; i < blocks; ++i) {
-    if (is_unusual[i] == 0) continue;
-    QuantizeBlocks one = work;
-    one.input = input + i * kStride;
-    one.blocks = 1;
-    one.codes = codes + 8 * i;
-    one.scales = work.scales + i;
-    portable::quantize_nvfp4(one);
-  }
-}
-
-template <class Lanes>
-void quantize(const QuantizeBlocks& work) {
-  const E2m1Tables tables = e2m1_tables(false);
-  const float reciprocal = 1.0f / work.global_scale;
-  QuantizeBlocks part = work;
-  for (std::size_t left = work.blocks; left != 0; left -= part.blocks) {
-    part.blocks = left < kChunk ? left : kChunk;
-    if (part.blocks >= 4) {
-      part.blocks -= part.blocks % 4;
-      quantize_chunk<Lanes>(part, reciprocal, tables);
-    } else {
-      portable::quantize_nvfp4(part);
-    }
-    part.input = static_cast<const std::uint8_t*>(part.input) + part.blocks * 16 * Lanes::kBytes;
-    part.codes += 8 * part.blocks;
-    part.scales += part.blocks;
-  }
+  if (any(unusual)) redo_marked<Nvfp4Blocks, Lanes>(work, is_unusual);
 }
 
 }  // namespace
 
 void quantize_nvfp4(const QuantizeBlocks& work) noexcept {
-  const bool usual = is_reference(work.nvfp4_rule) && work.global_scale > 0.0f &&
-                     bits_of(work.global_scale) < 0x7F800000;
-  if (!usual) return portable::quantize_nvfp4(work);
-  switch (work.element) {
-    case Element::bf16:
-      return quantize<Bf16Lanes>(work);
-    case Element::f16:
-      return quantize<F16Lanes>(work);
-    case Element::f32:
-      return quantize<F32Lanes>(work);
-  }
+  if (!is_usual(work)) return portable::quantize_nvfp4(work);
+  const E2m1Tables tables = e2m1_tables(false);
+  const float reciprocal = 1.0f / work.global_scale;
+  with_lanes<Bf16Lanes, F16Lanes, F32Lanes>(work.element, [&]<class Lanes>(const Lanes&) {
+    quantize_chunks<Nvfp4Blocks, Lanes, 4>(
+        work, [&](const QuantizeBlocks& part) { quantize_chunk<Lanes>(part, reciprocal, tables); });
+  });
 }
 
 }  // namespace fp4moe::kernels::cpu::neon

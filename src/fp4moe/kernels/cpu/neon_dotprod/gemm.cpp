@@ -1,4 +1,4 @@
-// Products by sdot: two of them for what smmla does at once.
+// GEMM by sdot: two of them for what smmla does at once.
 #include "fp4moe/kernels/cpu/arm_gemm.hpp"
 
 namespace fp4moe::kernels::cpu {

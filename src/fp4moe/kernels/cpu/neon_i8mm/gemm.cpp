@@ -1,4 +1,4 @@
-// Products by smmla.
+// GEMM by smmla.
 #include "fp4moe/kernels/cpu/arm_gemm.hpp"
 
 namespace fp4moe::kernels::cpu {

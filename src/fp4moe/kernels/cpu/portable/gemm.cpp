@@ -1,4 +1,4 @@
-// The references of all product kernels: one row and one token at a time, codes found by the layouts'
+// The references of all GEMM kernels: one row and one token at a time, codes found by the layouts'
 // formulas.
 #include "fp4moe/kernels/cpu/portable/gemm.hpp"
 

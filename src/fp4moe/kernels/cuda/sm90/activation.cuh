@@ -121,7 +121,7 @@ __device__ inline float round_gemm2(const LayerParams& layer, float sum, float b
   return layer.second == SecondRounding::none ? sum : round_to_bf16(sum);
 }
 
-// What goes into the sum over a token's experts, without LoRA.
+// The term of one expert in a token's sum, without LoRA.
 __device__ inline float finish_gemm2(const LayerParams& layer, float sum, float bias,
                                      float weight) {
   const float result = round_gemm2(layer, sum, bias, weight);

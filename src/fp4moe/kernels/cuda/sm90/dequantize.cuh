@@ -47,12 +47,12 @@ struct Mxfp4 {
 
   __device__ static Scales load(std::uint32_t at) { return ld_shared_4(at); }
   __device__ static Scales load(const std::uint8_t* from) { return ld_global_nc_4(from); }
-  // Of a k step (16 columns): rows g and g + 8 as BF16.
+  // One k step (16 columns): rows g and g + 8 as BF16.
   template <int step>
   __device__ static std::uint32_t scale(Scales scales) {
     return __byte_perm(scales, 0, step < 2 ? 0x4140 : 0x4342) * 128;
   }
-  // Of a scale group (32 columns) and row g (half 0) or g + 8 (half 1), as float32. The
+  // The scale of a scale group (32 columns) and row g (half 0) or g + 8 (half 1), as float32. The
   // multiplication runs on the unit that the shifts leave idle.
   template <int group, int half>
   __device__ static float accumulator_scale(Scales scales) {
@@ -77,7 +77,7 @@ struct Nvfp4 {
   }
 };
 
-// What a lane holds of a weight tile.
+// The part of a weight tile that a lane holds.
 template <class Format>
 struct LaneWeights {
   uint4 words;

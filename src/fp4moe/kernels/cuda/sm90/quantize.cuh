@@ -68,7 +68,7 @@ __device__ inline float shared_factor(Quantization kind, float global) {
   if (kind == Quantization::nvfp4) return __frcp_rn(global);
   return kind == Quantization::fp8_static_tensor ? global : 1.0f;
 }
-// What all blocks share. It is computed once.
+// Values that all blocks share. They are computed once.
 struct SharedScale {
   float global = 1.0f, factor = 1.0f;
 };
@@ -90,7 +90,7 @@ __device__ inline float inverse_of_scale(std::uint32_t code) {
   return __uint_as_float(code == 254 ? 0x00400000u : (254 - code) << 23);
 }
 
-// Of an E8M0 code. Code 0 makes all values 0, code 255 makes them NaN.
+// The factor of an E8M0 code. Code 0 makes all values 0, code 255 makes them NaN.
 __device__ inline BlockScale mx_block_scale(std::uint32_t code) {
   if (code == 255) return {0.0f, __uint_as_float(kNanBits)};
   return {code == 0 ? 0.0f : inverse_of_scale(code), power_of_scale(code)};
@@ -168,7 +168,7 @@ __device__ inline float hidden_scale(const LayerParams& layer, std::uint32_t exp
   return scale_of(layer.hidden_scales, layer.hidden_scales_each != 0, expert);
 }
 
-// What multiplies accumulators over quantized values: the shared factor, unless the values contain
+// The factor of accumulators over quantized values: the shared factor, unless the values contain
 // it already.
 __device__ inline float sum_factor(const LayerParams& layer, float global) {
   return layer.activations_in_bf16 != 0 ? 1.0f : shared_factor(layer.quantization, global);

@@ -110,7 +110,7 @@ __device__ inline float block_amax(Quantization kind, const Vec8& vec) {
   return amax_of(largest);
 }
 
-// As the GEMM reads it: quantized and dequantized; with the shared factor and rounded to BF16 where
+// The values as the GEMM reads them: quantized and dequantized; with the shared factor and rounded to BF16 where
 // the numerics say so. The loops are separate so that independent operations are neighbours.
 template <Quantization kind>
 __device__ inline Vec8 quantize_dequantize(Vec8 vec, float amax, SharedScale shared, bool in_bf16) {
@@ -159,7 +159,7 @@ __device__ inline Vec8 quantize_dequantize_columns(const LayerParams& layer, std
                                           : values;
 }
 
-// Where the Vec8s of one row lie in its token tile, see routing_tables.hpp.
+// The locations of the Vec8s of one row in its token tile, see routing_tables.hpp.
 struct TileRowAddress {
   std::uint64_t row = 0;             // bytes from the first tile
   std::uint32_t k_block_stride = 0;  // bytes, a multiple of 1024; 0: the row is nowhere

@@ -22,7 +22,7 @@ struct WarpSums {
   float of[fragments][row_groups][4];
 };
 
-// What a warp computes: `fragments` blocks of 16 rows from `fragment` on, of an M block.
+// The sums of a warp: `fragments` blocks of 16 rows from `fragment` on, of an M block.
 struct WarpTile {
   sm90::TokenTile tile;
   std::uint32_t warp, lane;

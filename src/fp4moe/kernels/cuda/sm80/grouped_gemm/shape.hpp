@@ -79,7 +79,7 @@ inline constexpr std::uint32_t kSystemSharedBytes = 1024;
 // Stages of the kernel for few tokens; others take two or more.
 inline constexpr std::uint32_t kFewTokensStages = 3;
 
-// As many blocks on an SM as the kernel's registers allow, if each still has enough stages.
+// The number of blocks on an SM: as many as the registers allow, if each still has enough stages.
 // `max_shared`: of a block of this device. No stages: it has too little.
 constexpr GroupedGemmShape grouped_gemm_shape(std::uint32_t tile_tokens, bool is_nvfp4,
                                               std::uint64_t max_shared) {
@@ -97,7 +97,7 @@ constexpr GroupedGemmShape grouped_gemm_shape(std::uint32_t tile_tokens, bool is
   }
   return {};
 }
-// What every kernel needs at least.
+// Every kernel needs at least this much.
 constexpr std::uint64_t min_shared_bytes() {
   return std::max(SharedStorage{kTileSizes[std::size(kTileSizes) - 1], true}.bytes(2),
                   SharedStorage{kMaxFewTokens}.bytes(kFewTokensStages));

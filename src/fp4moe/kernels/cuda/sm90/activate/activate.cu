@@ -16,7 +16,7 @@ namespace {
 
 inline constexpr std::uint32_t kActivateWarps = kActivateThreads / 32;
 
-// What all columns of a row of h share.
+// Values that all columns of a row of h share.
 struct HiddenRow {
   std::uint32_t row = 0, expert = 0;
   float gate_factor = 1.0f, up_factor = 1.0f;  // not gated: gate_factor only

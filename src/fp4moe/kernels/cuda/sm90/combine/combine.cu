@@ -15,7 +15,7 @@
 namespace fp4moe::kernels::cuda::sm90 {
 namespace {
 
-// What all columns of an assignment share. Lane j holds that of choice j.
+// Values that all columns of an assignment share. Lane j holds those of choice j.
 struct AssignmentRow {
   std::int32_t row = -1;
   std::uint32_t expert = 0;

@@ -76,7 +76,7 @@ struct MathWarp {
   PipelineState stage, buffer;  // buffer: of the partial sums
 };
 
-// Where in a K block of the tile a lane reads row `token` for ldmatrix.
+// The offset in a K block of the tile at which a lane reads row `token` for ldmatrix.
 __device__ inline std::uint32_t token_row_offset(std::uint32_t lane, std::uint32_t token) {
   return token * 128 + (lane / 8 ^ token % 8) * 16;
 }

@@ -217,13 +217,13 @@ class CombineWarps {
         item_(warp * gridDim.x + blockIdx.x),
         items_(p.call.tokens * work_.m_blocks * 2) {}
 
-  // Where the sums of an assignment's columns lie: in one place, or in several blocks.
+  // The location of the sums of an assignment's columns: in one place, or in several blocks.
   struct SumAddresses {
     const std::uint64_t* first = nullptr;   // null: the assignment is not on this rank
     const std::uint64_t* second = nullptr;  // null: there is no more
     std::uint32_t next = 0, more = 0;       // blocks behind the second
   };
-  // Of the first item of this warp, long before the sums are complete.
+  // Finds the sums of this warp's first item, long before they are complete.
   __device__ void locate() {
     if (item_ < items_) mine_ = sum_addresses(item_);
     is_located_ = true;
@@ -267,7 +267,7 @@ class CombineWarps {
             work_.is_empty(from + 1) ? nullptr : partial_sums(p_, from + 1, 1, true) + at, from + 2,
             to - from - 1};
   }
-  // Of the batch.
+  // The column of an assignment in its decode tile.
   __device__ std::uint32_t column_of(std::uint32_t assignment) const {
     return header_.position_of_assignment[assignment] % kDecodeTileTokens;
   }
@@ -318,7 +318,7 @@ class CombineWarps {
     return reinterpret_cast<const std::uint64_t*>(__shfl_sync(
         kFullWarp, reinterpret_cast<unsigned long long>(mine), static_cast<int>(min(lane, 31u))));
   }
-  // Of an output tile that lies in more than two blocks: only in very small layers.
+  // For an output tile that lies in more than two blocks, which only very small layers have.
   __device__ float add_more_blocks(float own, uint2 blocks, std::uint32_t assignment,
                                    const Columns& columns) const {
     for (std::uint32_t block = blocks.x; block < blocks.x + blocks.y; ++block) {
@@ -337,7 +337,7 @@ class CombineWarps {
     return p_.layer.w2
         .bias[(expert * work_.m_blocks + columns.m_block) * 64 + columns.first + lane_];
   }
-  // What an expert adds to the output of a token.
+  // The term that an expert adds to the output of a token.
   __device__ float expert_value(std::uint32_t assignment, float sum, float bias) const {
     return finish_gemm2(p_.layer, __fmul_rn(sum, header_.factors[assignment]), bias,
                         header_.weights[assignment]);

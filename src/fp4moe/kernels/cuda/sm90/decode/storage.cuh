@@ -15,7 +15,7 @@ inline constexpr std::uint32_t kMathThreads = kMathWarpgroups * 128;
 inline constexpr std::uint32_t kEpilogueThreads = 96;
 inline constexpr std::uint32_t kWorkers = kMathThreads + kEpilogueThreads;  // all but the loader
 
-// What a warp does.
+// The role of a warp.
 enum class Role : std::uint32_t {
   math,      // 16 warps
   loader,    // 1 warp
@@ -76,7 +76,7 @@ static_assert(sizeof(DecodeHeader) + Storage::kAlignment <= Storage::kHeaderByte
 template <class Format>
 inline constexpr bool kIsPrescaled = !Format::kIsNvfp4;
 
-// What all roles share.
+// Values that all roles share.
 struct Block {
   DecodeHeader& header;
   std::uint32_t tokens;  // address of the token tile: [k_block][tokens][128 bytes]

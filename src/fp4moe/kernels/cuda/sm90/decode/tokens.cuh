@@ -124,7 +124,7 @@ __device__ inline void quantize_inputs(const DecodeParams& p, const Block& block
 
 // --- h.
 
-// Where a column of h lies in global memory. A lane reads a Vec8 as four pairs. Pairs that the lanes
+// The offset of a column of h in global memory. A lane reads a Vec8 as four pairs. Pairs that the lanes
 // of a K block read together lie together: whole lines are read.
 inline constexpr std::uint32_t kHiddenPairStride = 2 * kBlockK / kVecColumns;  // words
 __device__ inline std::uint32_t hidden_offset(std::uint32_t column) {

@@ -42,7 +42,7 @@ __device__ void write_tiles(const GatherParams& p, const ExpertTables& experts) 
   if (threadIdx.x == 0) p.tables.tile_count[0] = tiles;
 }
 
-// Where a lane's assignment of the token goes, and its quantization scale.
+// The destination of a lane's assignment of the token, and its quantization scale.
 struct GatherTarget {
   float global = 1.0f;
   TileRowAddress address{};

@@ -24,7 +24,7 @@ class BlockLocalSort {
   static constexpr std::uint32_t kPlacers = kMathWarpgroups * 128;
   static constexpr std::uint32_t kTileWriters = kThreads - kPlacers - 32;
 
-  // What a thread loads before the prefix sums: the count of one expert, and ranks of assignments.
+  // A thread loads this before the prefix sums: the count of one expert, and ranks of assignments.
   struct Loaded {
     static constexpr std::uint32_t kVectors = kMaxBlockSortAssignments / (4 * kPlacers);
     std::uint32_t count;
@@ -108,7 +108,7 @@ class BlockLocalSort {
   __device__ std::uint32_t row_of(std::int32_t expert_rank) const {
     return tables_.first_group[packed_expert(expert_rank)] * kRowGroup + packed_rank(expert_rank);
   }
-  // What combine reads.
+  // combine reads this.
   __device__ void store_share() const {
 #pragma unroll 1
     for (std::uint32_t assignment = blockIdx.x * kBlockSortShare + threadIdx.x;

@@ -26,7 +26,7 @@ struct EpilogueBuffer {
         factors(begin + SharedStorage::kEpilogueFactors) {}
 };
 
-// What a warpgroup has computed. Row groups that the tile does not have are not computed.
+// The sums that a warpgroup has computed. Row groups that the tile does not have are not computed.
 struct OutputTile {
   TokenTile tile;
   std::uint32_t m_block;

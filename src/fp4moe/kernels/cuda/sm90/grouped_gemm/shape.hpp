@@ -105,7 +105,7 @@ constexpr bool can_block_sort(std::uint64_t assignments, std::uint32_t experts,
          experts <= kMaxBlockSortExperts;
 }
 
-// What tokens are multiplied by on their way into tiles. Kernels for few tokens do not scale MXFP4
+// The factor that tokens are multiplied by on their way into tiles. Kernels for few tokens do not scale MXFP4
 // weights, see dequantize.cuh.
 constexpr float activation_prescale(std::uint32_t tile_tokens, bool is_nvfp4) {
   return tile_tokens <= 32 && !is_nvfp4 ? 0x1p64f : 1.0f;

@@ -13,7 +13,7 @@ namespace fp4moe::kernels::cuda::sm90::grouped_gemm {
 inline constexpr std::uint32_t kEpilogueBarrier = 1;  // and one for each further warpgroup
 inline constexpr std::uint32_t kFirstTokensBarrier = kEpilogueBarrier + kMathWarpgroups;
 
-// What a warp does.
+// The role of a warp.
 enum class Role : std::uint32_t {
   math,               // all warps of the math warpgroups
   weight_loader,      // 1 warp
@@ -78,7 +78,7 @@ struct SharedHeader {
 };
 static_assert(sizeof(SharedHeader) <= SharedStorage::kHeaderBytes);
 
-// What the kernel reads its work from.
+// The tables that the kernel reads its work from.
 struct TileTables {
   const TokenTile* tiles;
   std::uint32_t count;

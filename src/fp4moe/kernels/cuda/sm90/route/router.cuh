@@ -166,7 +166,7 @@ __device__ inline std::uint64_t key_u64(float logit, std::uint32_t column) {
   return std::uint64_t{ordered_key(logit)} << 32 | (kMaxRegisterLogits - 1 - column);
 }
 
-// Whether the order of logits may decide, and the row fits into registers.
+// True if the order of logits may decide and the row fits into registers.
 __device__ inline bool fits_registers(const RouteParams& p) {
   const bool by_logits = p.key == Score::logit && p.weight != Score::softmax;
   const bool by_softmax = p.key == Score::softmax && p.weight == Score::softmax &&
@@ -251,7 +251,7 @@ __device__ inline RegisterChoice choose_top_k(const RouteParams& p, const Regist
   return {is_chosen ? key_value(ordered_key(logit)) : -infinity(), is_chosen ? column : 0};
 }
 
-// Whether softmax, rounded to float32, keeps the order of the chosen logits and the next one: they
+// True if softmax, rounded to float32, keeps the order of the chosen logits and the next one: they
 // are equal or at least 2^-20 apart, and no chosen one is so small that its score loses bits.
 __device__ inline bool softmax_keeps_order(const RouteParams& p, const RegisterLogits& logits,
                                            float mine, float largest) {

@@ -1,11 +1,11 @@
-#include "fp4moe/backends/cuda_native/transforms.hpp"
+#include "fp4moe/backends/tensor_core/transforms.hpp"
 
 #include <cmath>
 
 #include "fp4moe/formats/e4m3_parts.hpp"
 #include "fp4moe/formats/sm90_scale.hpp"
 
-namespace fp4moe::backends::cuda_native {
+namespace fp4moe::backends::tensor_core {
 namespace {
 
 using formats::E4m3Parts;
@@ -80,4 +80,4 @@ constinit const ScalarTransform kMxfp4Factors{
 constinit const ScalarTransform kNvfp4Factors{
     .says = kFactors, .keeps_gate_and_up = true, .tensors = tensors_of, .fill = fill_nvfp4};
 
-}  // namespace fp4moe::backends::cuda_native
+}  // namespace fp4moe::backends::tensor_core

@@ -5,15 +5,15 @@
 #pragma once
 #include <string_view>
 
-#include "fp4moe/backends/cuda_native/transforms.hpp"
+#include "fp4moe/backends/tensor_core/maps.hpp"
+#include "fp4moe/backends/tensor_core/transforms.hpp"
 #include "fp4moe/formats/sm90_scale.hpp"
 #include "fp4moe/layout/layout.hpp"
-#include "fp4moe/layout/maps.hpp"
 
-namespace fp4moe::backends {
+namespace fp4moe::backends::tensor_core {
 
-inline layout::Layout tensor_core_layout(std::string_view id, formats::WeightFormat format,
-                                         std::string_view reads) {
+inline layout::Layout layout_row(std::string_view id, formats::WeightFormat format,
+                                 std::string_view reads) {
   using namespace layout;  // NOLINT(google-build-using-namespace): words of the row below
   const bool nvfp4 = format == formats::WeightFormat::nvfp4;
   const auto block = static_cast<std::uint32_t>(formats::block_size(format));
@@ -21,14 +21,14 @@ inline layout::Layout tensor_core_layout(std::string_view id, formats::WeightFor
           .generation = formats::kSm90Generation,
           .format = format,
           .order = {.block = 8},
-          .codes = native_sm90_codes(block),
-          .scales = native_sm90_scales(block),
+          .codes = codes(block),
+          .scales = scales(block),
           .one_record = true,
-          .scale_transform = nvfp4 ? &cuda_native::kNvfp4Scales : &cuda_native::kMxfp4Scales,
+          .scale_transform = nvfp4 ? &kNvfp4Scales : &kMxfp4Scales,
           .bias_type = BiasType::f32,
-          .scalars = nvfp4 ? &cuda_native::kNvfp4Factors : &cuda_native::kMxfp4Factors,
+          .scalars = nvfp4 ? &kNvfp4Factors : &kMxfp4Factors,
           .reads = reads,
           .note = nvfp4 ? "Codes of blocks whose scale is 0 become 0." : ""};
 }
 
-}  // namespace fp4moe::backends
+}  // namespace fp4moe::backends::tensor_core

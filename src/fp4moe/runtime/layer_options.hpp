@@ -1,0 +1,65 @@
+// How a layer is to be run: backend, engine, slice, exchange.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/base/thread_pool.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
+#include "fp4moe/moe/exchange/communicator.hpp"
+#include "fp4moe/moe/exchange/table.hpp"
+#include "fp4moe/moe/experts.hpp"
+#include "fp4moe/moe/numerics.hpp"
+#include "fp4moe/moe/rows.hpp"
+#include "fp4moe/runtime/choice.hpp"
+#include "fp4moe/runtime/engines.hpp"
+
+namespace fp4moe::runtime {
+
+// Experts that see every token: adds their output to `out`, which holds zeros.
+using SharedExperts =
+    std::function<Result<Done>(const moe::ConstRows& x, const moe::MutableRows& out)>;
+
+// What quantized activations are divided by: of x, and of the activation's output.
+struct InputScale {
+  float input = 1.0f, hidden = 1.0f;
+};
+
+struct LayerOptions {
+  BackendRequest backend_request{};
+  EngineKind engine = EngineKind::automatic;
+  // Packed into the backend's layout, in memory of the layer's own, or mapped: backend CPU reads the
+  // rows of the checkpoint, or of the memory given, which then outlives the layer.
+  moe::WeightsHome weights = moe::WeightsHome::packed;
+  std::size_t threads = 0;             // 0: all this process may use
+  std::shared_ptr<ThreadPool> pool{};  // instead: shared with others
+  checkpoint::Slice slice{};
+  // The ranks that hold the other slices; outlives the layer. None: outputs are this slice's part
+  // of the sum. Exchange `local`: every rank has all tokens, outputs are summed over ranks.
+  moe::exchange::Communicator* ranks = nullptr;
+  moe::exchange::ExchangeKind exchange = moe::exchange::ExchangeKind::local;
+  std::uint64_t max_tokens = 256;                    // per rank, for exchanges with batches
+  std::optional<moe::NumericsKind> numerics{};       // instead of the backend's
+  std::optional<oracle::ActivationKey> quantizes{};  // instead of the scheme's
+  std::optional<InputScale> input_scale{};           // instead of the checkpoint's
+  // Copies of experts beyond the first of each: the logical expert of every physical one, of all
+  // ranks. Empty: none. Ids and logits stay logical; slice.placement must be linear.
+  std::vector<std::int32_t> physical_experts{};
+  std::uint64_t chunk = 0;  // tokens at once; 0: all
+  SharedExperts shared{};
+};
+
+// The same choices in words, as the command line, C and Python say them. Weights are "auto" (packed),
+// "packed" or "mapped"; "" is what the options say already.
+struct OptionWords {
+  std::string_view engine{}, weights{}, numerics{}, exchange{};
+};
+// Errors: engine.unknown, layer.weights, numerics.unknown, exchange.name.
+Result<Done> read_words(const OptionWords& words, LayerOptions& options);
+
+}  // namespace fp4moe::runtime
