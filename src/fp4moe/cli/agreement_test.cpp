@@ -130,11 +130,11 @@ TEST(Agreement, OfMatrixAndExplain) {
       options.format = policy["format"].string();
       options.model = "gpt-oss-20b";
       if (!row["environment"].is_null()) options.variables = {row["environment"].string()};
-      const auto question = runtime::resolve(options);
+      Result<runtime::SelectionRequest> question = runtime::resolve(options);
       ASSERT_TRUE(question) << text(question.why());
-      const oracle::Selection choice = select(*question->policy, question->mode, question->request);
+      const Answer answer = runtime::answer(*std::move(question));
       EXPECT_EQ(row["backend"].is_null() ? "-" : row["backend"].string(),
-                choice.backend == nullptr ? "-" : std::string(choice.backend->name))
+                answer.is_served() ? chosen(answer) : "-")
           << options.device << " " << options.policy;
       ++compared;
     }

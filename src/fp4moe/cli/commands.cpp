@@ -46,7 +46,7 @@ constexpr Command kCommands[] = {
     {"unconvert", "Write the checkpoint that a folder was converted from",     "fp4moe unconvert ./gpt-oss-20b-marlin -o gpt-oss-20b", declare_unconvert, Settings::check, "fp4moe inspect {OUT}"},
     {"verify",    "Prove that a converted folder is what its source gives",    "fp4moe verify ./gpt-oss-20b-marlin --deep", declare_verify, Settings::check, "fp4moe run {PATH} --check (numbers)"},
     {"run",       "Run MoE layers on tokens, by any backend's numerics",       "fp4moe run ./gpt-oss-20b --backend MARLIN --tokens 16 --check", declare_run},
-    {"diff",      "Compare two backends, splits, batch sizes or output files", "fp4moe diff MARLIN exact --checkpoint ./gpt-oss-20b", declare_diff, Settings::check, "--layer all (every layer), or fp4moe run CHECKPOINT --backend NAME --check (against float64)"},
+    {"diff",      "Compare two backends, splits, batch sizes or output files", "fp4moe diff MARLIN exact --checkpoint ./gpt-oss-20b", declare_diff, Settings::check, "fp4moe run CHECKPOINT --backend NAME --layer all --check (every layer against float64)"},
     {"report",    "Write one HTML page about a checkpoint: findings, scales, plans",  "fp4moe report ./gpt-oss-20b --device h100,b200 -o report.html", declare_report},
     {"layouts",   "List and draw the weight layouts of every backend",         "fp4moe layouts marlin.mxfp4", declare_layouts},
     {"numbers",   "Say what numbers become in FP4, FP8 and scales, by every rule", "fp4moe numbers 0.7,-1.5,3", declare_numbers},

@@ -102,7 +102,10 @@ Result<int> run_error(const std::string& id, const Io& io) {
 
 Run declare_error(OptionSet& set) {
   const auto id = std::make_shared<std::string>();
-  set.add("ID", *id, "The id in brackets behind an error, or its first part (default: list all)");
+  std::vector<std::string> ids;
+  for (const ErrorRow& row : error_rows()) ids.emplace_back(row.id);
+  set.add("ID", *id, "The id in brackets behind an error, or its first part (default: list all)")
+      .offering(std::move(ids));
   return [id](const Io& io) { return run_error(*id, io); };
 }
 

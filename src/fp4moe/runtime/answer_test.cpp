@@ -66,7 +66,7 @@ TEST(Answer, ASplitThatCannotBeIsNotServedAndTheNearestOnesAreTried) {
   ASSERT_TRUE(answer.impossible);
   EXPECT_EQ(answer.impossible->id, "plan.divide");
   ASSERT_GE(answer.to_change.size(), 2u);
-  EXPECT_EQ(answer.to_change[0].remedy.steps[0], "--tensor-parallel-size 6");
+  EXPECT_EQ(answer.to_change[0].remedy.steps[0], "--tensor-parallel-size 4");
   EXPECT_EQ(answer.to_change[1].remedy.steps[0], "--tensor-parallel-size 8");
   EXPECT_NE(summary(answer).find("cannot serve gpt-oss-120b (mxfp4) on 7 x h100"),
             std::string::npos)

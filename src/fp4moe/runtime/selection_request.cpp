@@ -260,6 +260,29 @@ const oracle::Policy* entry_for(const plan::Model& model, oracle::PolicyDate pol
   return other != nullptr && wants_other ? other : first;
 }
 
+// MXFP4 checkpoints for which release 0.33.0 does not ask its oracle, or asks it in another way.
+std::string_view own_way(checkpoint::Dialect dialect) {
+  if (dialect == checkpoint::Dialect::compressed_tensors)
+    return "vLLM takes MXFP4 of compressed-tensors past its oracle: CUTLASS_MXFP4_MXFP4 on "
+           "capability 10.x and 11.x, XPU on Intel GPUs, else MARLIN; --moe-backend b12x alone "
+           "changes that";
+  if (dialect == checkpoint::Dialect::quark)
+    return "vLLM's Quark method asks the entry for gpt-oss, with the checkpoint's activations: "
+           "--policy vllm-0.33.0, with --activation-quant mxfp4 where it quantizes them to MXFP4, "
+           "fp8_static_tensor where to FP8";
+  return {};
+}
+
+void note_own_way(SelectionRequest& question) {
+  const plan::Model& model = question.model;
+  if (!model.dialect || model.shape.format != oracle::WeightFormat::mxfp4 ||
+      question.policy->policy_date != oracle::PolicyDate::vllm_033)
+    return;
+  if (const std::string_view note = own_way(*model.dialect);
+      !note.empty() && (question.policy->is_generic || model.family != "gpt_oss"))
+    question.notes.emplace_back(note);
+}
+
 Result<Done> use_policy(const SelectionOptions& options, SelectionRequest& question) {
   question.policy_assumed = options.policy.empty() && options.vllm.empty();
   if (question.policy_assumed && (question.is_described || options.prefers_vllm)) {
@@ -430,6 +453,7 @@ Result<SelectionRequest> resolve(const SelectionOptions& options) {
   question.variables_assumed = question.is_described && options.variables.empty();
   if (const Result<Done> done = use_model(options, question); !done) return done.why();
   if (const Result<Done> done = use_policy(options, question); !done) return done.why();
+  note_own_way(question);
 
   Result<Device> device = resolve_device(options, question.policy);
   if (!device) return device.why();
