@@ -342,6 +342,9 @@ std::vector<std::string> assumed(const SelectionRequest& question) {
   std::vector<std::string> result;
   if (question.model_assumed)
     result.push_back(fmt::format("model {} (--model)", question.model.name));
+  if (question.format_assumed)
+    result.push_back(
+        fmt::format("quantized to {} (--format)", formats::name(question.policy->format)));
   if (question.packages_assumed) {
     std::vector<std::string> names;
     for (std::size_t i = 0; i < platform::kLibraryNames.size(); ++i)

@@ -14,6 +14,7 @@ struct Words {
   std::string model{}, device{}, policy{};
   std::vector<std::string> variables{}, libraries{};
   std::uint64_t tp = 1;
+  std::string format{};
 };
 
 Answer ask(const Words& words) {
@@ -24,6 +25,7 @@ Answer ask(const Words& words) {
   options.variables = words.variables;
   options.libraries = words.libraries;
   options.tp = words.tp;
+  options.format = words.format;
   Result<SelectionRequest> question = resolve(options);
   EXPECT_TRUE(question) << text(question.why());
   return answer(question ? *std::move(question) : SelectionRequest{});
@@ -56,6 +58,19 @@ TEST(Answer, ThisMachineIsAnsweredForUsAndForVllm) {
   EXPECT_EQ(answer.question.policy->name, backends::kNative);
   ASSERT_EQ(answer.alternatives.size(), 1u);
   EXPECT_NE(answer.alternatives[0].policy->policy_date, oracle::PolicyDate::native);
+}
+
+TEST(Answer, AFormatThatTheNameDoesNotTellIsAssumed) {
+  const auto open = [](std::string model, std::string format) {
+    return assumed(
+               ask({.model = std::move(model), .device = "h100", .format = std::move(format)})
+                   .question)
+        .front();
+  };
+  EXPECT_EQ(open("deepseek-ai/DeepSeek-R1", ""), "quantized to nvfp4 (--format)");
+  EXPECT_NE(open("nvidia/DeepSeek-R1-FP4", ""), "quantized to nvfp4 (--format)");
+  EXPECT_NE(open("deepseek-ai/DeepSeek-R1", "nvfp4"), "quantized to nvfp4 (--format)");
+  EXPECT_NE(open("openai/gpt-oss-20b", ""), "quantized to mxfp4 (--format)");
 }
 
 TEST(Answer, ASplitThatCannotBeIsNotServedAndTheNearestOnesAreTried) {

@@ -133,6 +133,10 @@ Result<Done> use_model(const SelectionOptions& options, SelectionRequest& questi
     source = options.config;
   }
   question.model_assumed = source.empty();
+  const auto named = checkpoint::require_named(source);
+  question.format_assumed = options.format.empty() && named && !named->format &&
+                            at_path(source) == AtPath::nothing &&
+                            !checkpoint::is_published_in_fp4(*named->row);
   Result<plan::Model> found =
       find_model(source.empty() ? options.assumed_model : source, options.format);
   if (!found) return found.why();
