@@ -52,10 +52,6 @@ struct NamedModel {
   const ModelRow* row = nullptr;
   std::optional<WeightFormat> format{};  // where the name tells it
 };
-// Whether its maker publishes it in FP4; others are quantized to it by somebody.
-constexpr bool is_published_in_fp4(const ModelRow& row) {
-  return row.model_type == "gpt_oss" || row.model_type == "deepseek_v4";
-}
 // Errors: models.unknown lists the names and those that were perhaps meant, models.not_fp4 (code
 // no_backend) a name that tells another number format.
 Result<NamedModel> require_named(std::string_view name);

@@ -118,6 +118,11 @@ bool is_model_config(const Json& document) {
           document.contains("quantization_config"));
 }
 
+// Whether its maker publishes the model in FP4; others are quantized to it by somebody.
+bool is_published_in_fp4(const checkpoint::ModelRow& row) {
+  return row.model_type == "gpt_oss" || row.model_type == "deepseek_v4";
+}
+
 // The layer to ask about before single fields change it.
 Result<Done> use_model(const SelectionOptions& options, SelectionRequest& question) {
   std::string source = options.model;
@@ -135,8 +140,7 @@ Result<Done> use_model(const SelectionOptions& options, SelectionRequest& questi
   question.model_assumed = source.empty();
   const auto named = checkpoint::require_named(source);
   question.format_assumed = options.format.empty() && named && !named->format &&
-                            at_path(source) == AtPath::nothing &&
-                            !checkpoint::is_published_in_fp4(*named->row);
+                            at_path(source) == AtPath::nothing && !is_published_in_fp4(*named->row);
   Result<plan::Model> found =
       find_model(source.empty() ? options.assumed_model : source, options.format);
   if (!found) return found.why();
