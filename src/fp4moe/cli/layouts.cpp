@@ -16,7 +16,6 @@
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/layout_pages.hpp"
 #include "fp4moe/cli/layout_places.hpp"
-#include "fp4moe/cli/list.hpp"
 #include "fp4moe/cli/options.hpp"
 
 namespace fp4moe::cli {
@@ -96,7 +95,7 @@ Result<int> run_layouts(const LayoutsOptions& options, const Io& io) {
 Run declare_layouts(OptionSet& set) {
   auto options = std::make_shared<LayoutsOptions>();
   set.add("LAYOUT", options->id, "Draw this one, e.g. marlin.mxfp4 (default: list all)")
-      .offering(listed_names("layouts"));
+      .listed("layouts");
   set.add("--places", options->places,
           "With --json: the offset of every element of a matrix, e.g. w13:64x128 or w2:64x128");
   set.add("--markdown", options->folder, "Write a page for each into this folder").as(Form::path);

@@ -118,10 +118,11 @@ void select(const oracle::Record& record, BackendPlan& result) {
 
 // vLLM may refuse the deployment before it asks which backend.
 std::optional<Error> refused_before(const oracle::Record& record) {
-  const std::vector<std::string> checks =
-      oracle::checks_before(*record.selection.policy, record.request);
+  std::vector<std::string> checks = oracle::checks_before(*record.selection.policy, record.request);
   if (checks.empty()) return std::nullopt;
-  return error(ErrorCode::no_backend, "plan.refused", checks.front())
+  std::string& first = checks.front();
+  if (first.ends_with('.')) first.pop_back();
+  return error(ErrorCode::no_backend, "plan.refused", first)
       .try_this("Another device; fp4moe itself computes the layer: --policy native");
 }
 
