@@ -5,6 +5,7 @@
 #include "fp4moe/base/mapping_guard.hpp"
 #include "fp4moe/cli/layout_pages.hpp"
 #include "fp4moe/cli/list.hpp"
+#include "fp4moe/cli/rank_folders.hpp"
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/platform/detect.hpp"
 #include "fp4moe/platform/libraries.hpp"
@@ -55,6 +56,7 @@ Result<Model> model_from_checkpoint(const std::string& path) {
 namespace cli {
 
 std::vector<ListRow> list_engines() { return {}; }
+std::vector<std::string> rank_folders(const std::string& path) { return {path}; }
 std::string layout_page(std::string_view /*id*/) { return {}; }
 Result<std::size_t> write_layout_pages(const std::string& folder) {
   return needs_machine("the page writes no files", "a folder").in(folder);

@@ -76,8 +76,9 @@ def reasons(record: dict) -> list[tuple[str, str]]:
 def choices(theirs: dict[str, dict], ours: dict[str, dict]) -> list[str]:
     groups: dict[tuple, list[str]] = defaultdict(list)
     for device, record in theirs.items():
-        others = [name for name in record["would_run"] if name != record["backend"]]
-        chosen = f"`{record['backend']}`" if record["backend"] else "nothing"
+        refused = record["refused_before"]
+        others = [name for name in record["would_run"] if name != record["backend"] and not refused]
+        chosen = f"`{record['backend']}`" if record["served"] else f"nothing: {refused[0]}" if refused else "nothing"
         own = ours[device]["backend"]
         groups[record["device"]["platform"], chosen, names(others), f"`{own}`: {ENGINES[own]}"].append(device)
     return [f"| {', '.join(devices)} | {' | '.join(key[1:])} |" for key, devices in groups.items()]

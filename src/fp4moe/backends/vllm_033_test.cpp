@@ -1,5 +1,7 @@
 // Policy vllm-0.33.0: what the release's rules come to, one consequence after the other. The golden
 // file has whole cases; here stand the rules that few cases touch.
+#include "support/vllm_033.hpp"
+
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -14,67 +16,7 @@
 namespace fp4moe::backends {
 namespace vllm_033_test {
 
-using oracle::Activation;
-using oracle::ActivationKey;
-using oracle::Mode;
-using oracle::Outcome;
-using oracle::Policy;
-using oracle::Request;
-using oracle::Routing;
-using oracle::Selection;
-using oracle::WeightFormat;
-using platform::Library;
-using platform::Variable;
-
-constexpr auto kMxfp4 = WeightFormat::mxfp4;
-constexpr auto kNvfp4 = WeightFormat::nvfp4;
-
-const Policy& gpt_oss() { return newest_vllm_policy(kMxfp4); }
-const Policy& generic() { return newest_vllm_policy(kMxfp4, Entry::generic); }
-const Policy& nvfp4() { return newest_vllm_policy(kNvfp4); }
-
-// A device with what the release's wheel installs.
-Request on(std::string_view name, const Policy& policy) {
-  const auto found = platform::describe_device(name);
-  EXPECT_TRUE(found) << name;
-  Request request{.device = oracle::installed(policy, found ? *found : platform::Device{})};
-  request.layer.has_bias = policy.format == kMxfp4 && !policy.is_generic;
-  if (policy.format == kNvfp4 || policy.is_generic) request.layer.activation = Activation::silu;
-  if (policy.format == kNvfp4) request.layer.activation_key = ActivationKey::nvfp4;
-  return request;
-}
-
-std::string chosen(const Policy& policy, const Request& request, Mode mode = Mode::compat) {
-  const Selection result = select(policy, mode, request);
-  if (result.outcome != Outcome::selected) return result.message;
-  return std::string(result.backend->name) + " " + std::string(result.experts->name);
-}
-
-const oracle::ExpertsClass& experts_of(const Policy& policy, std::string_view backend,
-                                       std::string_view name) {
-  static const oracle::ExpertsClass kNone{};
-  const oracle::Backend* row = oracle::find_backend(policy, backend);
-  EXPECT_NE(row, nullptr) << backend;
-  if (row == nullptr) return kNone;
-  for (const auto list : {row->experts, row->lora_experts})
-    for (const oracle::ExpertsClass* experts : list)
-      if (experts->name == name) return *experts;
-  ADD_FAILURE() << backend << " has no " << name;
-  return kNone;
-}
-
-std::string refusal(const Policy& policy, const Request& request, std::string_view backend,
-                    std::string_view experts, Mode mode = Mode::compat) {
-  const oracle::Backend& row = *oracle::find_backend(policy, backend);
-  return validate(policy, mode, request, row, experts_of(policy, backend, experts));
-}
-
-oracle::Parallel expert_parallel(std::string_view all2all, int dp = 2) {
-  return oracle::derive({.tp_size = dp == 1 ? 2 : 1,
-                         .dp_size = dp,
-                         .enable_expert_parallel = true,
-                         .all2all_backend = std::string(all2all)});
-}
+using namespace vllm_033;  // NOLINT(google-build-using-namespace): its requests
 
 TEST(Vllm033, IsTheNewestPolicyOfBothFormatsAndEntries) {
   EXPECT_EQ(gpt_oss().name, "vllm-0.33.0");

@@ -116,6 +116,25 @@ TEST(Agreement, OfExplainPlanConvertAndRunForEveryDevicePolicyAndModel) {
                        platform::described_devices().size() * 3);
 }
 
+// A column of the matrix in the words of explain.
+SelectionOptions situation(std::string_view title) {
+  SelectionOptions options;
+  options.model = "gpt-oss-20b";
+  if (title == "gpt-oss") return options;
+  options.fields["activation"] = "silu";
+  options.off["has_bias"] = true;
+  if (title == "DeepSeek routing") options.fields["routing_method"] = "DeepSeekV3";
+  if (title == "no gate") options.fields["activation"] = "relu2_no_mul";
+  if (title == "LoRA") options.on["is_lora_enabled"] = true;
+  if (title == "batch invariant") options.variables = {"VLLM_BATCH_INVARIANT=1"};
+  if (title == "batched tokens") {
+    options.dp = 2;
+    options.expert_parallel = true;
+    options.all2all = "deepep_low_latency";
+  }
+  return options;
+}
+
 TEST(Agreement, OfMatrixAndExplain) {
   const testing::Outcome said = testing::run({"matrix", "--markdown", "--json"});
   const auto result = parse_json(said.out);
@@ -123,22 +142,22 @@ TEST(Agreement, OfMatrixAndExplain) {
   std::size_t compared = 0;
   for (const Json& policy : (*result)["policies"])
     for (const Json& row : policy["choices"]) {
-      if (row["situation"] != "gpt-oss") continue;
-      SelectionOptions options;
+      SelectionOptions options = situation(row["situation"].string());
       options.device = row["device"].string();
       options.policy = policy["policy"].string();
       options.format = policy["format"].string();
-      options.model = "gpt-oss-20b";
-      if (!row["environment"].is_null()) options.variables = {row["environment"].string()};
-      const auto question = runtime::resolve(options);
+      if (!row["environment"].is_null()) options.variables.push_back(row["environment"].string());
+      Result<runtime::SelectionRequest> question = runtime::resolve(options);
       ASSERT_TRUE(question) << text(question.why());
-      const oracle::Selection choice = select(*question->policy, question->mode, question->request);
+      const Answer answer = runtime::answer(*std::move(question));
       EXPECT_EQ(row["backend"].is_null() ? "-" : row["backend"].string(),
-                choice.backend == nullptr ? "-" : std::string(choice.backend->name))
-          << options.device << " " << options.policy;
+                answer.refused_before.empty() ? chosen(answer) : "-")
+          << options.device << " " << options.policy << " " << row["situation"].string();
       ++compared;
     }
-  EXPECT_GE(compared, backends::policies().size() * platform::described_devices().size());
+  constexpr std::size_t kSituations = 7;
+  EXPECT_GE(compared,
+            backends::policies().size() * platform::described_devices().size() * kSituations);
 }
 
 TEST(Agreement, OfTheExitStatusesOfExplainAndPlan) {

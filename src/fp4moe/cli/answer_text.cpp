@@ -91,10 +91,8 @@ std::string other_rules(const runtime::Alternative& other) {
 // What to type next.
 std::string next_step(const Answer& answer) {
   const runtime::SelectionRequest& question = answer.question;
-  const bool is_refused =
-      !answer.is_served() || !oracle::checks_before(*question.policy, question.request).empty();
   for (const runtime::Alternative& other : answer.alternatives)
-    if (is_refused && answer.to_change.empty() && other.loads &&
+    if (!answer.is_served() && answer.to_change.empty() && other.loads &&
         other.policy->policy_date == oracle::PolicyDate::native)
       return fmt::format("Next: fp4moe itself runs it with {}: fp4moe run CHECKPOINT",
                          other.selection.backend->name);

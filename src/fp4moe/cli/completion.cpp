@@ -21,7 +21,8 @@ Run declare_completion(OptionSet& set);
 namespace {
 
 struct Suggestion {
-  std::string word, help;
+  std::string word{}, help{};
+  bool beside_files = false;  // files may be typed there, too
 };
 
 // What may be typed at one place.
@@ -31,12 +32,20 @@ struct CompletionPoint {
   std::vector<Option> options{};          // those of the command, too
 };
 
+// Values that are worth offering: the choices, or names that are listed.
+std::vector<std::string> values_of(const Option& option) {
+  if (!option.choices.empty()) return option.choices;
+  if (!option.offered.empty() || option.listed_in.empty()) return option.offered;
+  return listed_names(option.listed_in);
+}
+
 void add_arguments(const OptionSet& set, const OptionSet& root, CompletionPoint& place) {
   for (const OptionSet& subcommand : set.subcommands)
     place.suggestions.push_back({subcommand.name, subcommand.summary});
   for (const Option& option : set.options) {
     if (!option.is_positional()) continue;
-    for (const std::string& choice : option.choices) place.suggestions.push_back({choice, ""});
+    for (const std::string& value : values_of(option))
+      place.suggestions.push_back({value, "", option.choices.empty()});
     if (option.form != Form::command) continue;
     for (const OptionSet& command : root.subcommands)
       place.suggestions.push_back({command.name, command.summary});
@@ -92,12 +101,6 @@ std::string typed_at(const CompletionPoint& place, const Option& option) {
   return fmt::format("{}", fmt::join(result, "|"));
 }
 
-// Values that are worth offering: the choices, or names that are listed.
-std::vector<std::string> values_of(const Option& option) {
-  if (!option.choices.empty() || option.listed_in.empty()) return option.choices;
-  return listed_names(option.listed_in);
-}
-
 std::string bash_script(std::span<const CompletionPoint> all) {
   std::string words, options, values;
   for (const CompletionPoint& place : all) {
@@ -145,6 +148,7 @@ _fp4moe() {{
     fi
   fi
   COMPREPLY=($(compgen -W "$offered" -- "$word"))
+  if [[ ${{COMPREPLY[0]-}} == *= ]]; then compopt -o nospace 2> /dev/null; fi
 }}
 complete -o bashdefault -o default -F _fp4moe fp4moe
 )",
@@ -197,9 +201,7 @@ _fp4moe() {{
     case $place in
 {}    esac
   fi
-  if (( $#offered )); then
-    _describe fp4moe offered
-  else
+  if (( ! $#offered )) || ! _describe fp4moe offered; then
     _files
   fi
 }}
@@ -218,8 +220,8 @@ std::string fish_script(std::span<const CompletionPoint> all) {
     const std::string at =
         fmt::format("complete -c fp4moe -n {}", shell_quoted("__fp4moe_at " + place.words));
     for (const Suggestion& suggestion : place.suggestions)
-      rows += fmt::format("{} -f -a {} -d {}\n", at, shell_quoted(suggestion.word),
-                          shell_quoted(suggestion.help));
+      rows += fmt::format("{}{} -a {} -d {}\n", at, suggestion.beside_files ? "" : " -f",
+                          shell_quoted(suggestion.word), shell_quoted(suggestion.help));
     for (const Option& option : place.options) {
       rows += at;
       for (const std::string& name : option.spellings())

@@ -179,12 +179,23 @@ TEST_F(ConvertCommand, WritesEveryRankOfAGroup) {
   const Outcome back =
       run({"unconvert", out_ + "/rank-0", out_ + "/rank-1", "-o", folder_ / "back", "--json"});
   EXPECT_EQ((*parse_json(back.out))["exact"], true) << back.err;
+  // The folder that holds them stands for all of them.
+  const Json verified = *parse_json(run({"verify", out_, "--deep", "--json"}).out);
+  EXPECT_EQ(verified["files"].get<std::uint64_t>(),
+            2 * (*parse_json(run({"verify", out_ + "/rank-1", "--json"}).out))["files"]
+                    .get<std::uint64_t>());
+  EXPECT_EQ(run({"unconvert", out_, "-o", folder_ / "back too"}).status, 0);
   // What is there stays, what is missing is made.
   fs::remove_all(out_ + "/rank-1");
   const Outcome again =
       convert({"-o", out_, "--layout", "as_loaded.mxfp4", "--tp", "2", "--resume"});
   EXPECT_TRUE(has(again.out, "rank-0: found finished")) << again.out << again.err;
   EXPECT_TRUE(fs::exists(out_ + "/rank-1/fp4moe.json"));
+  EXPECT_TRUE(has(again.out, "fp4moe verify " + out_ + " --deep")) << again.out;
+  EXPECT_TRUE(has(again.out, "fp4moe run " + out_ + "/rank-0 --check")) << again.out;
+  const Outcome dry =
+      convert({"-o", folder_ / "dry", "--layout", "as_loaded.mxfp4", "--tp", "2", "--dry-run"});
+  EXPECT_TRUE(has(dry.out, "Next: the same without --dry-run")) << dry.out;
 }
 
 TEST_F(ConvertCommand, NamesTheBackendInAnySpelling) {

@@ -139,6 +139,7 @@ Result<Done> explain_step(Steps& steps, const std::string& model, std::string_vi
   const Result<Decision> decision = decide(model, device, policy);
   if (!decision) return decision.why();
   const oracle::Record& record = decision->record;
+  const std::string_view rules = decision->question.policy->name;
   std::string refused;
   for (const oracle::BackendRow& row : record.rows) {
     if (row.backend == &decision->backend()) break;
@@ -148,9 +149,9 @@ Result<Done> explain_step(Steps& steps, const std::string& model, std::string_vi
   }
   const std::string_view where = device == "auto" ? std::string_view("here") : device;
   steps.done("explain",
-             fmt::format("{} ({}): {}{}", where, policy, decision->backend().name, refused),
+             fmt::format("{} ({}): {}{}", where, rules, decision->backend().name, refused),
              {{"device", record.request.device.name},
-              {"policy", policy},
+              {"policy", rules},
               {"backend", decision->backend().name}});
   return Done{};
 }
@@ -384,8 +385,8 @@ Result<Done> run_steps(const DemoOptions& options, Steps& steps, const Scratch& 
 
   for (const auto& [device, policy] :
        {std::pair<std::string_view, std::string_view>{"auto", "native"},
-        {"h100", "2026-04-24"},
-        {"b200", "2026-04-24"}})
+        {"h100", "latest"},
+        {"b200", "latest"}})
     if (Result<Done> step = explain_step(steps, options.model, device, policy); !step) return step;
 
   for (const auto& [device, policy] :

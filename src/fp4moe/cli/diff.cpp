@@ -362,7 +362,8 @@ Run declare_diff(OptionSet& set) {
   const auto options = std::make_shared<DiffOptions>();
   set.add("A", options->a,
           "MARLIN, exact, \"CPU,tp=2\", \"backend=TRITON,batch=1\", or a .safetensors file")
-      .required();
+      .required()
+      .listed("backends");
   set.add("B", options->b, "The same").required();
   set.add("--checkpoint", options->path, "Weights: a checkpoint or a converted folder")
       .as(Form::path);

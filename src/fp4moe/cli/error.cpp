@@ -1,6 +1,7 @@
 // fp4moe error ID: what an error id or a finding of lint means, and what to do about it.
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -102,7 +103,10 @@ Result<int> run_error(const std::string& id, const Io& io) {
 
 Run declare_error(OptionSet& set) {
   const auto id = std::make_shared<std::string>();
-  set.add("ID", *id, "The id in brackets behind an error, or its first part (default: list all)");
+  std::set<std::string> ids;  // some are in two areas
+  for (const ErrorRow& row : error_rows()) ids.emplace(row.id);
+  set.add("ID", *id, "The id in brackets behind an error, or its first part (default: list all)")
+      .offering({ids.begin(), ids.end()});
   return [id](const Io& io) { return run_error(*id, io); };
 }
 

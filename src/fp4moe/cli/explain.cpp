@@ -126,8 +126,11 @@ Result<int> explain_all_devices(const ExplainOptions& options, const Io& io) {
       records.push_back(std::move(result));
       continue;
     }
-    lines.push_back({std::string(part.name), short_choice(found.record.selection),
-                     found.is_served() ? why_not_better(found.record) : refusal(found)});
+    const bool is_chosen = found.record.selection.outcome == Outcome::selected;
+    lines.push_back(
+        {std::string(part.name),
+         is_chosen && !found.is_served() ? "none" : short_choice(found.record.selection),
+         found.is_served() ? why_not_better(found.record) : refusal(found)});
   }
   if (io.json) {
     io.print({{"devices", std::move(records)}});
@@ -148,8 +151,12 @@ Result<std::string> read_whole(const std::string& path) {
   const auto close = [](std::FILE* open) { return open == stdin ? 0 : std::fclose(open); };
   const std::unique_ptr<std::FILE, decltype(close)> file(
       path == "-" ? stdin : std::fopen(path.c_str(), "rb"), close);
-  if (!file)
-    return usage("log.open", "the log cannot be opened").in(path).expects("a text file", "none");
+  const auto cannot_read = [&](std::string_view found) {
+    return usage("log.open", "the log cannot be read")
+        .in(path)
+        .expects("a text file, or - for standard input", std::string(found));
+  };
+  if (!file) return cannot_read("none that opens");
   std::string text;
   std::array<char, 1 << 16> part{};
   while (text.size() <= kMax) {
@@ -157,10 +164,12 @@ Result<std::string> read_whole(const std::string& path) {
     if (count == 0) break;
     text.append(part.data(), count);
   }
+  if (std::ferror(file.get()) != 0) return cannot_read("no text, a folder perhaps");
   if (text.size() > kMax)
     return usage("log.size", "a log of this size is not read")
         .in(path)
-        .expects("at most 64 MiB", "more");
+        .expects("at most 64 MiB", "more")
+        .try_this("backends are chosen at the start: head -n 5000 LOG | fp4moe explain --log -");
   return text;
 }
 
@@ -172,7 +181,9 @@ void print_log(const Io& io, const runtime::LogReading& log, const runtime::Answ
   std::vector<std::string> facts;
   for (const runtime::LogFact& fact : log.facts)
     if (fact.name != "message")
-      facts.push_back(fmt::format("{} {} (line {})", fact.name, fact.value, fact.line));
+      facts.push_back(
+          fmt::format("{} {} (line {}{})", fact.name, fact.value, fact.line,
+                      fact.also.empty() ? "" : fmt::format("; also: {}", join(fact.also, ", "))));
   if (!facts.empty()) print("Read: " + join(facts, "; "));
   if (log.message)
     print(fmt::format("vLLM says [{}]: {} Do: {}", log.message->row->id, log.message->about->means,
@@ -182,6 +193,15 @@ void print_log(const Io& io, const runtime::LogReading& log, const runtime::Answ
                       log.reason->about->todo));
   if (const std::string compared = compare_with_log(log, found); !compared.empty()) print(compared);
   io.out << "\n";
+}
+
+// What a log tells may be unknown here, its model above all; what its message means is not.
+Error about_log(const runtime::LogReading& log, Error why) {
+  if (!log.message) return why;
+  const std::string means = fmt::format("the log's message [{}]: {} {}", log.message->row->id,
+                                        log.message->about->means, log.message->about->todo);
+  why.remedy = why.remedy.empty() ? means : fmt::format("{}; {}", why.remedy, means);
+  return why;
 }
 
 Result<int> run_explain(const ExplainOptions& given, const Io& io) {
@@ -205,6 +225,12 @@ Result<int> run_explain(const ExplainOptions& given, const Io& io) {
   }
   if (options.all_devices) return explain_all_devices(options, io);
   Result<SelectionRequest> question = runtime::resolve(options.question);
+  if (!question && log) return about_log(*log, question.why());
+  if (!question && !options.subject.empty() && question.why().id == "models.unknown")
+    if (const auto device = platform::describe_device(options.subject))
+      return Error(question.why())
+          .try_this(fmt::format("{} is a device: fp4moe explain MODEL --device {}",
+                                printable(options.subject), device->name));
   if (!question) return question.why();
   if (!options.diff.empty())
     return explain_difference(options, io,
@@ -227,11 +253,12 @@ Run declare_explain(OptionSet& set) {
   auto options = std::make_shared<ExplainOptions>();
   set.add("MODEL", options->subject,
           "gpt-oss-120b, openai/gpt-oss-120b, a checkpoint or a config.json")
-      .as(Form::path);
+      .as(Form::path)
+      .listed("models");
   declare_question(set, options->question);
   set.add("--log", options->log, "Take the question from vLLM's message or log: a file, or -")
       .as(Form::path);
-  set.add("--diff", options->diff, "Show what another policy decides instead");
+  set.add("--diff", options->diff, "Show what another policy decides instead").listed("policies");
   set.add("--all-devices", options->all_devices, "One line for every described device");
   set.add("-v,--verbose", options->verbose,
           "Every kernel with every reason, and everything that follows from the choice");

@@ -103,7 +103,7 @@ TEST(Explain, ASplitThatCannotBeExitsWithFourAsPlanDoes) {
       run({"explain", "gpt-oss-120b", "--tp", "7", "--device", "h100", "--policy", "2026-08-22"});
 
   EXPECT_EQ(said.status, 4);
-  EXPECT_TRUE(has(said.out, "TRITON  --tensor-parallel-size 6")) << said.out;
+  EXPECT_TRUE(has(said.out, "TRITON  --tensor-parallel-size 4")) << said.out;
   EXPECT_TRUE(has(said.out, "TRITON  --tensor-parallel-size 8")) << said.out;
 }
 
@@ -347,12 +347,35 @@ TEST(Explain, AllDevicesIsOneLineForEach) {
             platform::described_devices().size());
 }
 
-TEST(Explain, TheReferencesOwnEarlierChecksAreWarnings) {
+TEST(Explain, TheReferencesOwnEarlierChecksAreRefusals) {
   const Outcome said = run({"explain", "--device", "t4", "--policy", "2026-04-24"});
 
+  EXPECT_EQ(said.status, 4);
   EXPECT_TRUE(has(said.out, "on t4 with MARLIN, but refuses it before: ")) << said.out;
   EXPECT_TRUE(has(said.out, "Minimum capability: 80. Current capability: 75.")) << said.out;
   EXPECT_TRUE(has(said.out, "Next: fp4moe itself runs it with CPU")) << said.out;
+  EXPECT_FALSE(json_of({"explain", "--device", "t4"})["served"].get<bool>());
+  EXPECT_TRUE(has(run({"explain", "--all-devices"}).out, "t4          none  ")) << "t4";
+  const Outcome planned =
+      run({"plan", "--model", "gpt-oss-20b", "--device", "t4", "--policy", "2026-04-24"});
+  EXPECT_EQ(planned.status, 4);
+  EXPECT_TRUE(has(planned.out, "plan.refused: The quantization method")) << planned.out;
+}
+
+TEST(Explain, ADeviceInTheModelsPlaceIsRecognized) {
+  const Outcome said = run({"explain", "rtx4090"});
+
+  EXPECT_EQ(said.status, 2);
+  EXPECT_TRUE(has(said.err, "rtx4090 is a device: fp4moe explain MODEL --device rtx4090"))
+      << said.err;
+}
+
+TEST(Explain, ATypeThatIsRefusedBeforeHasItsRemedy) {
+  const Outcome said = run({"explain", "--device", "h100", "--in-dtype", "float16"});
+
+  EXPECT_EQ(said.status, 4);
+  EXPECT_TRUE(has(said.out, "To make it run\n  TRITON  --dtype bfloat16\n")) << said.out;
+  EXPECT_EQ(run({"explain", "--device", "h100", "--in-dtype", "bfloat16"}).status, 0);
 }
 
 TEST(Matrix, TheDocumentationsPageIsWhatTheProgramPrints) {

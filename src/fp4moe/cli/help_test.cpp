@@ -89,6 +89,22 @@ TEST_F(Completion, OffersCommandsOptionsAndChoicesInBash) {
   EXPECT_TRUE(has(offered("fp4moe \"\""), "demo inspect lint"));
 }
 
+TEST_F(Completion, OffersWordsThatAreNoChoices) {
+  EXPECT_EQ(offered("fp4moe explain gpt"), "gpt-oss-20b gpt-oss-120b");
+  EXPECT_EQ(offered("fp4moe explain --mode \"\""), "strict compat");
+  EXPECT_EQ(offered("fp4moe explain --format mx"), "mxfp4");
+  EXPECT_EQ(offered("fp4moe explain --activation gel"),
+            "gelu gelu_tanh gelu_no_mul gelu_tanh_no_mul");
+  EXPECT_EQ(offered("fp4moe explain --env VLLM_BATCH"), "VLLM_BATCH_INVARIANT=");
+  EXPECT_EQ(offered("fp4moe explain --lib humm"), "humming");
+  EXPECT_EQ(offered("fp4moe explain --all2all moon"), "moonep");
+  EXPECT_EQ(offered("fp4moe lint x --fix inv"), "invert-global-scale");
+  EXPECT_EQ(offered("fp4moe synth --defect nan"), "nan-scale");
+  EXPECT_EQ(offered("fp4moe layouts marlin_"), "marlin_fp8.mxfp4");
+  EXPECT_EQ(offered("fp4moe diff NATIVE_SM9"), "NATIVE_SM90");
+  EXPECT_EQ(offered("fp4moe error scale.nan"), "scale.nan");
+}
+
 TEST_F(Completion, LeavesFilesToBash) {
   EXPECT_EQ(offered("fp4moe inspect \"\""), "");
   EXPECT_EQ(offered("fp4moe convert x -o \"\""), "");

@@ -94,7 +94,8 @@ Result<int> run_layouts(const LayoutsOptions& options, const Io& io) {
 
 Run declare_layouts(OptionSet& set) {
   auto options = std::make_shared<LayoutsOptions>();
-  set.add("LAYOUT", options->id, "Draw this one, e.g. marlin.mxfp4 (default: list all)");
+  set.add("LAYOUT", options->id, "Draw this one, e.g. marlin.mxfp4 (default: list all)")
+      .listed("layouts");
   set.add("--places", options->places,
           "With --json: the offset of every element of a matrix, e.g. w13:64x128 or w2:64x128");
   set.add("--markdown", options->folder, "Write a page for each into this folder").as(Form::path);

@@ -240,11 +240,13 @@ Run declare_lint(OptionSet& set) {
   set.add("--deep", options->deep, "Look at the codes too");
   set.add("--verbose", options->verbose, "Show every finding");
   set.add_threads(options->threads);
+  std::vector<std::string> repairs;
   std::string policies = "Repair into a new checkpoint, then check that:";
   for (const checkpoint::FixPolicyRow& row : checkpoint::fix_policies()) {
     policies += fmt::format("\n{}: {}", row.name, row.what);
+    repairs.emplace_back(row.name);
   }
-  set.add("--fix", options->policies, policies).separated_by_commas("POLICY");
+  set.add("--fix", options->policies, policies).separated_by_commas("POLICY").offering(repairs);
   set.add("-o,--out", options->out, "The repaired checkpoint").as(Form::path);
   set.add("--force", options->force,
           "With --fix: write it even where weights change by more than an eighth");

@@ -91,7 +91,9 @@ std::vector<platform::Variable> switches_of(const Policy& policy) {
 
 std::string choice(const Policy& policy, oracle::Mode mode, const Request& request) {
   const oracle::Selection result = select(policy, mode, request);
-  return result.outcome == Outcome::selected ? std::string(result.backend->name) : "-";
+  const bool is_served =
+      result.outcome == Outcome::selected && oracle::checks_before(policy, request).empty();
+  return is_served ? std::string(result.backend->name) : "-";
 }
 
 Result<std::vector<platform::Device>> all_devices() {
@@ -364,8 +366,10 @@ Result<int> run_matrix(const MatrixOptions& options, const Io& io) {
 
 Run declare_matrix(OptionSet& set) {
   auto options = std::make_shared<MatrixOptions>();
-  set.add("--policy", options->policy, "One policy, or latest (default: native)");
-  set.add("--vllm", options->vllm, "Those of a release of vLLM: a version, latest or auto");
+  set.add("--policy", options->policy, "One policy, or latest (default: native)")
+      .listed("policies");
+  set.add("--vllm", options->vllm, "Those of a release of vLLM: a version, latest or auto")
+      .listed("vllm");
   set.add("--format", options->format, "One weight format").one_of({"mxfp4", "nvfp4"});
   set.add("--mode", options->mode, "strict, or compat with the reference's mistakes")
       .one_of({"strict", "compat"})

@@ -96,6 +96,11 @@ Option& Option::listed(std::string subject) {
   return *this;
 }
 
+Option& Option::offering(std::vector<std::string> words) {
+  offered = std::move(words);
+  return *this;
+}
+
 std::vector<std::string> Option::spellings() const {
   const std::vector<std::string_view> parts = split(names, ',');
   return {parts.begin(), parts.end()};

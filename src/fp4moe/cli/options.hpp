@@ -50,8 +50,9 @@ struct Option {
   std::string implied{};       // the number that the option means without one
   // Empty: anything. A word that differs in case, '-' and '_' alone is taken for the choice.
   std::vector<std::string> choices{};
-  std::string listed_in{};  // a subject of `fp4moe list` that has names for it
-  std::string item{};       // of a list separated by commas: --help shows ITEM,...
+  std::vector<std::string> offered{};  // worth offering where it is typed; others are taken, too
+  std::string listed_in{};             // a subject of `fp4moe list` that has names for it
+  std::string item{};                  // of a list separated by commas: --help shows ITEM,...
   std::variant<std::monostate, Range<std::uint64_t>, Range<double>> range{};
 
   // Demands, to be chained.
@@ -66,6 +67,7 @@ struct Option {
   Option& as(Form what);
   Option& or_alone(std::string number);
   Option& listed(std::string subject);
+  Option& offering(std::vector<std::string> words);
 
   bool is_flag() const { return std::holds_alternative<bool*>(target); }
   bool is_list() const { return std::holds_alternative<std::vector<std::string>*>(target); }

@@ -252,7 +252,9 @@ Result<int> run_plan(const PlanOptions& options, const Io& io) {
 Run declare_plan(OptionSet& set) {
   const auto options = std::make_shared<PlanOptions>();
   constexpr std::uint64_t kMax = 1u << 16;
-  set.add("PATH", options->path, "A checkpoint, a config.json or a model's name").as(Form::path);
+  set.add("PATH", options->path, "A checkpoint, a config.json or a model's name")
+      .as(Form::path)
+      .listed("models");
   set.add("--model", options->model, "A model instead: gpt-oss-120b, openai/gpt-oss-120b, ...")
       .listed("models");
   set.add("--format", options->format, "mxfp4 or nvfp4, where the model is not told to be one");

@@ -16,6 +16,29 @@ using platform::Library;
 
 constexpr std::uint64_t kMaxRanks = 1u << 16;
 
+template <class Names>
+std::vector<std::string> names_of(const Names& names) {
+  return {names.begin(), names.end()};
+}
+
+// "VLLM_BATCH_INVARIANT="
+std::vector<std::string> variables_to_set() {
+  std::vector<std::string> result;
+  for (const platform::VariableRow& row : platform::variables())
+    result.push_back(std::string(row.name) + "=");
+  return result;
+}
+
+// Of "silu, gelu".
+std::vector<std::string> words_in(std::string_view text) {
+  std::vector<std::string> result;
+  for (const std::string_view part : split(text, ',')) {
+    const std::size_t begin = part.find_first_not_of(' ');
+    if (begin != part.npos) result.emplace_back(part.substr(begin));
+  }
+  return result;
+}
+
 }  // namespace
 
 void declare_policy(OptionSet& set, SelectionOptions& options) {
@@ -35,18 +58,25 @@ void declare_question(OptionSet& set, SelectionOptions& options) {
   set.add("--device", options.device, "This machine (auto) or a part: h100, mi355x, cpu, ...")
       .show_default()
       .listed("devices");
-  set.add("--platform", options.platform, "Describe a device: cuda, rocm, xpu or cpu");
+  set.add("--platform", options.platform, "Describe a device: cuda, rocm, xpu or cpu")
+      .offering(names_of(platform::kPlatformNames));
   set.add("--capability", options.capability, "Its compute capability, e.g. 9.0").as(Form::number);
   set.add("--gfx", options.gfx, "Its AMD architecture, e.g. gfx950");
   set.add("--lib", options.libraries,
           "Packages it has: NAME,... instead of the usual, +NAME or -NAME to change them")
-      .separated_by_commas("NAME");
-  set.add("--env", options.variables, "NAME=VALUE of a variable that steers vLLM").as(Form::pair);
+      .separated_by_commas("NAME")
+      .offering(names_of(platform::kLibraryNames));
+  set.add("--env", options.variables, "NAME=VALUE of a variable that steers vLLM")
+      .as(Form::pair)
+      .offering(variables_to_set());
   set.group = "Rules";
   declare_policy(set, options);
-  set.add("--mode", options.mode, "strict, or compat with the reference's mistakes").show_default();
+  set.add("--mode", options.mode, "strict, or compat with the reference's mistakes")
+      .show_default()
+      .offering(names_of(oracle::kModeNames));
   set.group = "Layer";
-  set.add("--format", options.format, "mxfp4 or nvfp4 (default: the model's)");
+  set.add("--format", options.format, "mxfp4 or nvfp4 (default: the model's)")
+      .offering(names_of(formats::kWeightFormatNames));
   set.add("--model", options.model,
           "The model: gpt-oss-20b, openai/gpt-oss-120b, a checkpoint or a config.json")
       .listed("models");
@@ -59,10 +89,11 @@ void declare_question(OptionSet& set, SelectionOptions& options) {
       set.add("--" + option, options.on[field.key], help);
       set.add("--no-" + option, options.off[field.key], "not: " + help);
     } else {
-      set.add("--" + option, options.fields[field.key], help)
-          .as(accepted.ends_with("number") || accepted.starts_with("a whole number") ? Form::number
-                                                                                     : Form::word)
-          .listed(option == "backend" ? "backends" : "");
+      const bool is_number = accepted.ends_with("number") || accepted.starts_with("a whole number");
+      Option& added = set.add("--" + option, options.fields[field.key], help)
+                          .as(is_number ? Form::number : Form::word)
+                          .listed(option == "backend" ? "backends" : "");
+      if (!is_number && option != "backend") added.offering(words_in(accepted));
     }
   }
   set.group = "Ranks";
@@ -74,7 +105,8 @@ void declare_question(OptionSet& set, SelectionOptions& options) {
       .between(std::uint64_t{0}, kMaxRanks)
       .or_alone("0");
   set.add("--eplb", options.eplb, "Balance the experts' load");
-  set.add("--all2all", options.all2all, "How ranks exchange tokens, e.g. deepep_low_latency");
+  set.add("--all2all", options.all2all, "How ranks exchange tokens, e.g. deepep_low_latency")
+      .offering(names_of(oracle::exchange_names(oracle::PolicyDate::vllm_033)));
   set.group = "";
 }
 

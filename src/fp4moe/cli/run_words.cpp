@@ -12,6 +12,7 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/error_text.hpp"
 #include "fp4moe/cli/program.hpp"
+#include "fp4moe/cli/rank_folders.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -39,14 +40,23 @@ void print_next(const Command& command, const OptionSet& set, const Io& io) {
   if (io.json || command.next.empty()) return;
   const auto is_path = [](const Option& option) { return option.is_positional(); };
   const auto is_out = [](const Option& option) { return option.name() == "out"; };
+  const auto is_dry_run = [](const Option& option) {
+    const auto* flag = std::get_if<bool*>(&option.target);
+    return option.name() == "dry-run" && flag != nullptr && **flag;
+  };
   const std::string out = given_text(set, is_out, "");
+  if (!out.empty() && std::ranges::any_of(set.options, is_dry_run)) {
+    io.out << "Next: the same without --dry-run\n";
+    return;
+  }
   if (out.empty() && command.next.find("{OUT}") != std::string_view::npos) {
     io.out << "Next: the same with -o OUT\n";  // nothing was written
     return;
   }
   io.out << "Next: "
          << fmt::format(fmt::runtime(command.next),
-                        fmt::arg("PATH", given_text(set, is_path, "PATH")), fmt::arg("OUT", out))
+                        fmt::arg("PATH", given_text(set, is_path, "PATH")), fmt::arg("OUT", out),
+                        fmt::arg("RANK", rank_folders(out).front()))
          << "\n";
 }
 

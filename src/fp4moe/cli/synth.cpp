@@ -137,6 +137,13 @@ std::vector<std::string> adapter_forms() {
   return names;
 }
 
+std::vector<std::string> defect_names() {
+  std::vector<std::string> names;
+  for (const checkpoint::SynthDefect& defect : checkpoint::synth_defects())
+    names.emplace_back(defect.name);
+  return names;
+}
+
 std::string defects_help() {
   std::string text = "Plant a known defect:";
   for (const checkpoint::SynthDefect& defect : checkpoint::synth_defects())
@@ -179,7 +186,7 @@ Run declare_synth(OptionSet& set) {
   set.add("--adapter-form", options->adapter_form, "How the adapter stores experts")
       .one_of(adapter_forms())
       .show_default();
-  set.add("--defect", synth.defect, defects_help());
+  set.add("--defect", synth.defect, defects_help()).offering(defect_names());
   return [options](const Io& io) { return run_synth(*options, io); };
 }
 

@@ -17,6 +17,7 @@
 #include "fp4moe/cli/counts.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
+#include "fp4moe/cli/rank_folders.hpp"
 
 namespace fp4moe::cli {
 
@@ -31,7 +32,9 @@ struct UnconvertOptions {
   bool accept_losses = false;
 };
 
-Result<int> run_unconvert(const UnconvertOptions& options, const Io& io) {
+Result<int> run_unconvert(const UnconvertOptions& given, const Io& io) {
+  UnconvertOptions options = given;
+  if (given.paths.size() == 1) options.paths = rank_folders(given.paths.front());
   const Result<std::uint64_t> total = convert::unconvert_bytes(options.paths);
   if (!total) return total.why();
   const InterruptGuard guard;
@@ -70,7 +73,8 @@ Result<int> run_unconvert(const UnconvertOptions& options, const Io& io) {
 
 Run declare_unconvert(OptionSet& set) {
   const auto options = std::make_shared<UnconvertOptions>();
-  set.add("PATH", options->paths, "Converted folder; of a split model all ranks'")
+  set.add("PATH", options->paths,
+          "Converted folder; of a split model all ranks', or the folder that holds them")
       .as(Form::path)
       .required();
   set.add("-o,--out", options->out, "Folder to create").as(Form::path).required();

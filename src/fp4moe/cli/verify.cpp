@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -15,6 +16,7 @@
 #include "fp4moe/cli/counts.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
+#include "fp4moe/cli/rank_folders.hpp"
 
 namespace fp4moe::cli {
 
@@ -63,27 +65,45 @@ void print(const Io& io, const convert::VerifyReport& report, const VerifyOption
       report.deep ? "every byte is what the source gives" : "every checksum is right");
 }
 
+Result<convert::VerifyReport> verify_one(const VerifyOptions& options, const std::string& path,
+                                         const Io& io) {
+  const Result<std::uint64_t> total = convert::verify_bytes(path, options.deep);
+  Progress progress(io, "verify", total ? *total : 0);
+  return convert::verify_folder(
+      path, {.threads = options.threads == 0 ? io.threads : options.threads,
+             .deep = options.deep,
+             .source = options.source,
+             .progress = [&progress](std::uint64_t bytes) { progress.add(bytes); }});
+}
+
+// Of all ranks together.
+void add(convert::VerifyReport& all, convert::VerifyReport rank) {
+  all.layout = rank.layout, all.generation = rank.generation, all.backend = rank.backend;
+  all.layers = rank.layers, all.deep = rank.deep;
+  all.files += rank.files, all.tensors += rank.tensors, all.bytes += rank.bytes;
+  all.seconds += rank.seconds, all.more += rank.more;
+  for (Error& finding : rank.findings) all.add(std::move(finding));
+}
+
 Result<int> run_verify(const VerifyOptions& options, const Io& io) {
-  const Result<std::uint64_t> total = convert::verify_bytes(options.path, options.deep);
   const InterruptGuard guard;
-  const Result<convert::VerifyReport> report = [&] {
-    Progress progress(io, "verify", total ? *total : 0);
-    return convert::verify_folder(
-        options.path, {.threads = options.threads == 0 ? io.threads : options.threads,
-                       .deep = options.deep,
-                       .source = options.source,
-                       .progress = [&progress](std::uint64_t bytes) { progress.add(bytes); }});
-  }();
-  if (!report) return report.why();
-  print(io, *report, options);
-  return report->findings.empty() ? kDone : static_cast<int>(ErrorCode::mismatch);
+  convert::VerifyReport all;
+  for (const std::string& path : rank_folders(options.path)) {
+    Result<convert::VerifyReport> report = verify_one(options, path, io);
+    if (!report) return report.why();
+    add(all, *std::move(report));
+  }
+  print(io, all, options);
+  return all.findings.empty() ? kDone : static_cast<int>(ErrorCode::mismatch);
 }
 
 }  // namespace
 
 Run declare_verify(OptionSet& set) {
   const auto options = std::make_shared<VerifyOptions>();
-  set.add("PATH", options->path, "Converted folder").as(Form::path).required();
+  set.add("PATH", options->path, "Converted folder, or the one that holds all ranks'")
+      .as(Form::path)
+      .required();
   set.add("--deep", options->deep, "Pack every expert of the source again and compare");
   set.add("--source", options->source,
           "With --deep: where the source is now (default: where it was)")

@@ -181,10 +181,14 @@ std::string known_versions() {
 }
 
 // What a person should know about the match; empty when the policy is the release's own.
-std::string note_on(const ReleaseChoice& choice, bool listed, bool newer, WeightFormat format) {
+std::string note_on(const ReleaseChoice& choice, bool listed, bool older, bool newer,
+                    WeightFormat format) {
   const Release& release = *choice.release;
   std::string note;
-  if (newer)
+  if (older)
+    note = fmt::format("vLLM {} is older than {}, the oldest release known here", choice.asked,
+                       release.version);
+  else if (newer)
     note = fmt::format(
         "vLLM {} is newer than {}, the newest release known here; its rules may "
         "differ",
@@ -261,7 +265,7 @@ Result<ReleaseChoice> choose_release(std::string_view word, WeightFormat format,
   const ReleasePolicy& policy = choice.release->of(format);
   choice.policy = policy.policy;
   choice.match = listed || policy.match == Match::none ? policy.match : Match::near;
-  choice.note = note_on(choice, listed, newer, format);
+  choice.note = note_on(choice, listed, older, newer, format);
   return choice;
 }
 

@@ -77,6 +77,8 @@ TEST(Releases, WithoutAnOracleTheNearestPolicyIsNamedWithAWarning) {
   EXPECT_EQ(answer("0.14.0", kNvfp4), "0.14.0 2026-01-seed near");
   EXPECT_EQ(answer("0.9.2", kNvfp4), "0.10.0 2026-01-seed none");
   EXPECT_NE(note("0.9.2", kNvfp4).find("has no nvfp4 oracle"), std::string::npos);
+  EXPECT_TRUE(note("0.9.2", kNvfp4)
+                  .starts_with("vLLM 0.9.2 is older than 0.10.0, the oldest release known here; "));
 }
 
 TEST(Releases, NonsenseIsAUsageError) {

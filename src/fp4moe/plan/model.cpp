@@ -114,6 +114,8 @@ Result<Model> model_from_facts(const std::string& path, const checkpoint::ModelF
       .has_input_scale = *known == checkpoint::WeightFormat::nvfp4};
   Model model = model_of_layer(said, shape, rule_of(said.model_type, *known));
   model.name = path;
+  for (const checkpoint::QuantClaim& claim : facts.claims)
+    if (claim.format == known.value() && claim.dialect) model.dialect = claim.dialect;
   return model;
 }
 

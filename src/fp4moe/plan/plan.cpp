@@ -116,6 +116,16 @@ void select(const oracle::Record& record, BackendPlan& result) {
   }
 }
 
+// vLLM may refuse the deployment before it asks which backend.
+std::optional<Error> refused_before(const oracle::Record& record) {
+  std::vector<std::string> checks = oracle::checks_before(*record.selection.policy, record.request);
+  if (checks.empty()) return std::nullopt;
+  std::string& first = checks.front();
+  if (first.ends_with('.')) first.pop_back();
+  return error(ErrorCode::no_backend, "plan.refused", first)
+      .try_this("Another device; fp4moe itself computes the layer: --policy native");
+}
+
 // Other splits on which the backend's weights fit, the smallest of each kind.
 std::vector<std::string> fitting_splits(const PlanRequest& request, const Backend& backend) {
   std::vector<std::string> found;
@@ -201,11 +211,14 @@ Result<Plan> make_plan(const PlanRequest& request) {
   if (record.selection.outcome != oracle::Outcome::selected)
     plan.no_choice = record.selection.message.empty() ? "nothing here computes this layer"
                                                       : record.selection.message;
+  const std::optional<Error> before = refused_before(record);
   for (const Backend* backend : request.policy->backends) {
     if (backend->family == "none") continue;
     BackendPlan result = plan_backend(request, plan.split, *backend);
     select(record, result);
-    if (result.impossible) result.nearest = nearest_splits(request, plan.split, *backend);
+    if (before && result.refused.empty()) result.impossible = before;
+    if (result.impossible && !before)
+      result.nearest = nearest_splits(request, plan.split, *backend);
     if (result.chosen && result.fits == false) plan.that_fit = fitting_splits(request, *backend);
     plan.backends.push_back(std::move(result));
   }

@@ -114,9 +114,12 @@ std::string plan_table(const Json& plan) {
   std::vector<std::vector<std::string>> rows;
   for (const Json& backend : plan.at("backends")) {
     const std::string refused = word(backend, "refused");
-    if (!refused.empty() && (!backend.contains("bytes") || backend.at("bytes").is_null())) {
+    if (!backend.contains("bytes") || backend.at("bytes").is_null()) {
+      const bool is_impossible = refused.empty() && backend.contains("impossible");
       rows.push_back(
-          {escaped(word(backend, "backend")), badge("bad", "refused"), escaped(refused)});
+          {escaped(word(backend, "backend")),
+           badge("bad", is_impossible ? "impossible" : "refused"),
+           escaped(is_impossible ? word(backend.at("impossible"), "message") : refused)});
       continue;
     }
     const Json& bytes = backend.at("bytes");

@@ -1,6 +1,7 @@
 #include "fp4moe/runtime/answer.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <utility>
 
@@ -24,8 +25,8 @@ using oracle::Refusal;
 using oracle::Selection;
 using oracle::Verdict;
 
-// How far another number of ranks is looked for.
-constexpr int kReach = 64;
+// Up to how many ranks another split is looked for.
+constexpr int kMaxRanks = 64;
 
 std::optional<Error> load_error(const SelectionRequest& question, const oracle::Request& request,
                                 const Backend& backend) {
@@ -41,6 +42,7 @@ std::optional<Error> load_error(const SelectionRequest& question, const oracle::
 
 bool is_taken(const SelectionRequest& question, const Selection& selection) {
   return selection.outcome == Outcome::selected &&
+         oracle::checks_before(*question.policy, question.request).empty() &&
          !load_error(question, question.request, *selection.backend);
 }
 
@@ -117,15 +119,28 @@ void add_splits(Answer& answer) {
     if (taken != nullptr) answer.to_change.push_back({taken, {{other.says}, other.asks}});
     return taken != nullptr;
   };
-  for (int ranks = now.tp_size - 1; ranks >= std::max(1, now.tp_size - kReach); --ranks)
+  // Attention heads are split, too, and their numbers are multiples of powers of two.
+  const int below = static_cast<int>(std::bit_floor(static_cast<unsigned>(now.tp_size) - 1));
+  const int above = static_cast<int>(std::bit_ceil(static_cast<unsigned>(now.tp_size) + 1));
+  for (int ranks = below; ranks >= 1; ranks /= 2)
     if (add(with_ranks(now, ranks))) break;
-  for (int ranks = now.tp_size + 1; ranks <= now.tp_size + kReach; ++ranks)
+  for (int ranks = above; ranks <= kMaxRanks; ranks *= 2)
     if (add(with_ranks(now, ranks))) break;
   for (OtherSplit& other : other_splits(now)) {
     const Backend* taken = taken_with(question, other);
     if (taken != nullptr)
       answer.to_change.push_back({taken, {{other.says}, other.asks, !other.asks.empty()}});
   }
+}
+
+// The type of the tokens may be all that is refused before.
+void add_dtype(Answer& answer) {
+  SelectionRequest changed = answer.question;
+  changed.request.layer.in_dtype = oracle::ScalarType::bfloat16;
+  const Selection result = select(*changed.policy, changed.mode, changed.request);
+  if (is_taken(changed, result))
+    answer.to_change.push_back(
+        {result.backend, {{"--dtype bfloat16"}, {"--in-dtype", "bfloat16"}}});
 }
 
 void add_changes(Answer& answer) {
@@ -136,6 +151,7 @@ void add_changes(Answer& answer) {
                         !load_error(question, request, backend);
                });
   if (answer.impossible) add_splits(answer);
+  if (!answer.refused_before.empty()) add_dtype(answer);
   std::vector<ToChange> found;
   for (const BackendRow& row : answer.record.rows)
     if (row.remedy) found.push_back({row.backend, *row.remedy});
@@ -258,6 +274,7 @@ Answer answer(SelectionRequest question) {
   const SelectionRequest& asked = result.question;
   result.record = make_record(*asked.policy, asked.mode, asked.request);
   const Selection& selection = result.record.selection;
+  result.refused_before = oracle::checks_before(*asked.policy, asked.request);
   if (asked.split && !*asked.split)
     result.impossible = asked.split->why();
   else if (selection.outcome == Outcome::selected)
@@ -289,6 +306,7 @@ std::string refusal(const Answer& answer) {
   if (answer.impossible)
     return fmt::format("{} (expected {}, found {})", answer.impossible->message,
                        answer.impossible->expected, answer.impossible->found);
+  if (!answer.refused_before.empty()) return answer.refused_before.front();
   return decisive(answer);
 }
 
@@ -300,7 +318,7 @@ std::string summary(const Answer& answer) {
   const std::string what =
       fmt::format("{} ({}) on {}", question.model.name.empty() ? "the layer" : question.model.name,
                   formats::name(question.policy->format), place(question));
-  const auto before = oracle::checks_before(*question.policy, question.request);
+  const std::vector<std::string>& before = answer.refused_before;
   const bool is_selected = selection.outcome == Outcome::selected;
   std::string result;
   if (answer.impossible)
@@ -324,6 +342,9 @@ std::vector<std::string> assumed(const SelectionRequest& question) {
   std::vector<std::string> result;
   if (question.model_assumed)
     result.push_back(fmt::format("model {} (--model)", question.model.name));
+  if (question.format_assumed)
+    result.push_back(
+        fmt::format("quantized to {} (--format)", formats::name(question.policy->format)));
   if (question.packages_assumed) {
     std::vector<std::string> names;
     for (std::size_t i = 0; i < platform::kLibraryNames.size(); ++i)
@@ -352,6 +373,7 @@ Json to_json(const Answer& answer) {
   result["model"] = {{"name", question.model.name.empty() ? Json() : Json(question.model.name)},
                      {"assumed", question.model_assumed}};
   result["served"] = answer.is_served();
+  result["refused_before"] = answer.refused_before;
   result["to_change"] = std::move(changes);
   result["near_misses"] = std::move(misses);
   result["alternatives"] = std::move(others);

@@ -35,14 +35,16 @@ struct Answer {
   SelectionRequest question{};
   oracle::Record record{};
   std::optional<Error> impossible{};  // the backend is chosen, but its weights cannot be split so
-  std::optional<Alternative> as_released{};  // strict: what vLLM does with its mistakes, if other
-  std::vector<Alternative> alternatives{};   // our own rules, or vLLM's newest
+  std::vector<std::string> refused_before{};  // by vLLM, in its words, before it selects
+  std::optional<Alternative> as_released{};   // strict: what vLLM does with its mistakes, if other
+  std::vector<Alternative> alternatives{};    // our own rules, or vLLM's newest
   std::vector<ToChange> to_change{};
   std::vector<NearMiss> near_misses{};
 
-  // A backend is chosen and can be loaded.
+  // A backend is chosen, vLLM comes to ask for it, and it can be loaded.
   bool is_served() const {
-    return record.selection.outcome == oracle::Outcome::selected && !impossible;
+    return record.selection.outcome == oracle::Outcome::selected && !impossible &&
+           refused_before.empty();
   }
 };
 

@@ -14,6 +14,7 @@ struct Words {
   std::string model{}, device{}, policy{};
   std::vector<std::string> variables{}, libraries{};
   std::uint64_t tp = 1;
+  std::string format{};
 };
 
 Answer ask(const Words& words) {
@@ -24,6 +25,7 @@ Answer ask(const Words& words) {
   options.variables = words.variables;
   options.libraries = words.libraries;
   options.tp = words.tp;
+  options.format = words.format;
   Result<SelectionRequest> question = resolve(options);
   EXPECT_TRUE(question) << text(question.why());
   return answer(question ? *std::move(question) : SelectionRequest{});
@@ -58,6 +60,19 @@ TEST(Answer, ThisMachineIsAnsweredForUsAndForVllm) {
   EXPECT_NE(answer.alternatives[0].policy->policy_date, oracle::PolicyDate::native);
 }
 
+TEST(Answer, AFormatThatTheNameDoesNotTellIsAssumed) {
+  const auto open = [](std::string model, std::string format) {
+    return assumed(
+               ask({.model = std::move(model), .device = "h100", .format = std::move(format)})
+                   .question)
+        .front();
+  };
+  EXPECT_EQ(open("deepseek-ai/DeepSeek-R1", ""), "quantized to nvfp4 (--format)");
+  EXPECT_NE(open("nvidia/DeepSeek-R1-FP4", ""), "quantized to nvfp4 (--format)");
+  EXPECT_NE(open("deepseek-ai/DeepSeek-R1", "nvfp4"), "quantized to nvfp4 (--format)");
+  EXPECT_NE(open("openai/gpt-oss-20b", ""), "quantized to mxfp4 (--format)");
+}
+
 TEST(Answer, ASplitThatCannotBeIsNotServedAndTheNearestOnesAreTried) {
   const Answer answer =
       ask({.model = "gpt-oss-120b", .device = "h100", .policy = "2026-08-22", .tp = 7});
@@ -66,7 +81,7 @@ TEST(Answer, ASplitThatCannotBeIsNotServedAndTheNearestOnesAreTried) {
   ASSERT_TRUE(answer.impossible);
   EXPECT_EQ(answer.impossible->id, "plan.divide");
   ASSERT_GE(answer.to_change.size(), 2u);
-  EXPECT_EQ(answer.to_change[0].remedy.steps[0], "--tensor-parallel-size 6");
+  EXPECT_EQ(answer.to_change[0].remedy.steps[0], "--tensor-parallel-size 4");
   EXPECT_EQ(answer.to_change[1].remedy.steps[0], "--tensor-parallel-size 8");
   EXPECT_NE(summary(answer).find("cannot serve gpt-oss-120b (mxfp4) on 7 x h100"),
             std::string::npos)

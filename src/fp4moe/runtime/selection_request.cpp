@@ -118,6 +118,11 @@ bool is_model_config(const Json& document) {
           document.contains("quantization_config"));
 }
 
+// Whether its maker publishes the model in FP4; others are quantized to it by somebody.
+bool is_published_in_fp4(const checkpoint::ModelRow& row) {
+  return row.model_type == "gpt_oss" || row.model_type == "deepseek_v4";
+}
+
 // The layer to ask about before single fields change it.
 Result<Done> use_model(const SelectionOptions& options, SelectionRequest& question) {
   std::string source = options.model;
@@ -133,6 +138,9 @@ Result<Done> use_model(const SelectionOptions& options, SelectionRequest& questi
     source = options.config;
   }
   question.model_assumed = source.empty();
+  const auto named = checkpoint::require_named(source);
+  question.format_assumed = options.format.empty() && named && !named->format &&
+                            at_path(source) == AtPath::nothing && !is_published_in_fp4(*named->row);
   Result<plan::Model> found =
       find_model(source.empty() ? options.assumed_model : source, options.format);
   if (!found) return found.why();
@@ -258,6 +266,29 @@ const oracle::Policy* entry_for(const plan::Model& model, oracle::PolicyDate pol
   }
   const bool wants_other = first == nullptr || entry_of(model) == backends::Entry::generic;
   return other != nullptr && wants_other ? other : first;
+}
+
+// MXFP4 checkpoints for which release 0.33.0 does not ask its oracle, or asks it in another way.
+std::string_view own_way(checkpoint::Dialect dialect) {
+  if (dialect == checkpoint::Dialect::compressed_tensors)
+    return "vLLM takes MXFP4 of compressed-tensors past its oracle: CUTLASS_MXFP4_MXFP4 on "
+           "capability 10.x and 11.x, XPU on Intel GPUs, else MARLIN; --moe-backend b12x alone "
+           "changes that";
+  if (dialect == checkpoint::Dialect::quark)
+    return "vLLM's Quark method asks the entry for gpt-oss, with the checkpoint's activations: "
+           "--policy vllm-0.33.0, with --activation-quant mxfp4 where it quantizes them to MXFP4, "
+           "fp8_static_tensor where to FP8";
+  return {};
+}
+
+void note_own_way(SelectionRequest& question) {
+  const plan::Model& model = question.model;
+  if (!model.dialect || model.shape.format != oracle::WeightFormat::mxfp4 ||
+      question.policy->policy_date != oracle::PolicyDate::vllm_033)
+    return;
+  if (const std::string_view note = own_way(*model.dialect);
+      !note.empty() && (question.policy->is_generic || model.family != "gpt_oss"))
+    question.notes.emplace_back(note);
 }
 
 Result<Done> use_policy(const SelectionOptions& options, SelectionRequest& question) {
@@ -430,6 +461,7 @@ Result<SelectionRequest> resolve(const SelectionOptions& options) {
   question.variables_assumed = question.is_described && options.variables.empty();
   if (const Result<Done> done = use_model(options, question); !done) return done.why();
   if (const Result<Done> done = use_policy(options, question); !done) return done.why();
+  note_own_way(question);
 
   Result<Device> device = resolve_device(options, question.policy);
   if (!device) return device.why();

@@ -53,8 +53,8 @@ struct SelectionRequest {
   std::optional<Result<plan::Split>> split{};
   bool is_described = false;  // the device; false: this machine
   // What the question left open.
-  bool policy_assumed = false, model_assumed = false, packages_assumed = false,
-       variables_assumed = false;
+  bool policy_assumed = false, model_assumed = false, format_assumed = false,
+       packages_assumed = false, variables_assumed = false;
   std::vector<std::string> notes{};  // about the environment, the exchange and the model
 };
 

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/backends/all.hpp"
+#include "fp4moe/backends/names.hpp"
 #include "fp4moe/base/at_path.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/platform/detect.hpp"
@@ -56,6 +58,77 @@ std::optional<std::uint64_t> number_of(std::string_view text) {
   if (failed != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value >= 1 && value <= kMaxLogRanks ? std::optional(value) : std::nullopt;
 }
+
+// UTF-16 (what PowerShell's ">" writes) as ASCII, with '?' for the rest; other text as it is.
+std::string decoded(std::string_view text) {
+  const bool little = text.starts_with("\xff\xfe"), big = text.starts_with("\xfe\xff");
+  if (!little && !big) return std::string(text);
+  std::string result;
+  for (std::size_t at = 2; at + 1 < text.size(); at += 2) {
+    const auto low = static_cast<unsigned char>(text[little ? at : at + 1]);
+    const char high = text[little ? at + 1 : at];
+    result += high == 0 && low < 0x80 ? static_cast<char>(low) : '?';
+  }
+  return result;
+}
+
+// A line that is one JSON object, as collectors of logs write them, with its strings unescaped.
+std::string unescaped(std::string_view line) {
+  const std::size_t begin = line.find_first_not_of(" \t");
+  if (begin == line.npos || line[begin] != '{') return std::string(line);
+  std::string result;
+  for (std::size_t at = 0; at < line.size(); ++at) {
+    if (line[at] != '\\' || at + 1 == line.size()) {
+      result += line[at];
+      continue;
+    }
+    const char letter = line[++at];
+    if (letter == 'u') {
+      result += line.substr(at, 5) == "u001b" || line.substr(at, 5) == "u001B" ? '\x1b' : '?';
+      at += std::min<std::size_t>(4, line.size() - at - 1);
+    } else {
+      result += letter == 'n' || letter == 'r' ? '\n' : letter == 't' ? '\t' : letter;
+    }
+  }
+  return result;
+}
+
+// Without the colours of terminals (ESC [ ... letter) and without the end of a line of Windows.
+std::string uncolored(std::string_view line) {
+  std::string result;
+  for (std::size_t at = 0; at < line.size(); ++at) {
+    if (line[at] != '\x1b') {
+      if (line[at] != '\r') result += line[at];
+      continue;
+    }
+    if (at + 1 >= line.size() || line[at + 1] != '[') continue;
+    for (at += 2; at < line.size() && (line[at] < '@' || line[at] > '~');) ++at;
+  }
+  return result;
+}
+
+// The model's name in a path of another machine: ".../models--openai--gpt-oss-20b/snapshots/6cee5e"
+// of the hub's cache, or the last folder. What is no path is a name already.
+std::string name_of_path(std::string path) {
+  constexpr std::string_view kCached = "models--";
+  if (const std::size_t at = path.find(kCached); at != path.npos) {
+    std::string name = path.substr(at + kCached.size());
+    name = name.substr(0, name.find('/'));
+    if (const std::size_t dashes = name.find("--"); dashes != name.npos)
+      return name.replace(dashes, 2, "/");
+    return name;
+  }
+  if (!path.starts_with('/') && !path.starts_with('.') && !path.starts_with('~')) return path;
+  while (path.ends_with('/')) path.pop_back();
+  return path.substr(path.rfind('/') + 1);
+}
+
+// What reasons for a refusal tell about the deployment.
+constexpr std::string_view kLoraReasons[] = {"kernel does not support LoRA",
+                                             "expert LoRA is not supported"};
+constexpr std::string_view kInvarianceReason = "kernel does not support batch invariance";
+// Advice, which tells nothing.
+constexpr std::string_view kAdvice = "use moe_backend=";
 
 // What a line may tell: names as in vLLM's arguments and as on its command line.
 struct FactRow {
@@ -131,10 +204,7 @@ class LogReader {
       made_.version = version;
       fact("vLLM", version);
     }
-    if (const std::string device = device_in(line); !device.empty() && device_.empty()) {
-      device_ = device;
-      fact("device", device);
-    }
+    if (const std::string device = device_in(line); !device.empty()) read_device(device);
     for (const FactRow& row : kFacts) read_fact(line, row);
     if (const std::size_t at = line.find("vllm serve "); at != line.npos)
       set_model(value_at(line.substr(at + 11)));
@@ -155,32 +225,46 @@ class LogReader {
     made_.options.prefers_vllm = true;
     if (made_.options.policy.empty() && made_.options.vllm.empty())
       made_.options.vllm = made_.version;
+    name_backend();
     return std::move(made_);
   }
 
  private:
+  // The last value counts; others are kept beside it, as of several engines.
   void fact(std::string_view name, const std::string& value) {
-    const auto same = [&](const LogFact& known) { return known.name == name; };
-    const auto known = std::ranges::find_if(made_.facts, same);
-    if (known == made_.facts.end())
+    const auto known = std::ranges::find(made_.facts, name, &LogFact::name);
+    if (known == made_.facts.end()) {
       made_.facts.push_back({std::string(name), printable(value), line_});
-    else
-      *known = {std::string(name), printable(value), line_};
+      return;
+    }
+    LogFact next{known->name, printable(value), line_, std::move(known->also)};
+    std::erase(next.also, next.value);
+    if (known->value != next.value) next.also.push_back(std::move(known->value));
+    *known = std::move(next);
+  }
+
+  // The first one counts: ranks of one engine are told in order.
+  void read_device(const std::string& device) {
+    if (device_.empty()) {
+      device_ = device;
+      return fact("device", device);
+    }
+    const auto known = std::ranges::find(made_.facts, "device", &LogFact::name);
+    if (device != device_ && std::ranges::find(known->also, device) == known->also.end())
+      known->also.push_back(device);
   }
 
   void set_model(const std::string& value) {
     if (value.empty() || value.starts_with('-') || !asked_.model.empty() || !asked_.config.empty())
       return;
-    const bool is_elsewhere = value.starts_with('/') && at_path(value) == AtPath::nothing;
-    std::string name = value;
-    while (is_elsewhere && name.ends_with('/')) name.pop_back();
-    made_.options.model = is_elsewhere ? name.substr(name.rfind('/') + 1) : name;
+    made_.options.model = at_path(value) == AtPath::nothing ? name_of_path(value) : value;
     fact("model", value);
   }
 
   void read_fact(std::string_view line, const FactRow& row) {
     std::optional<std::string> value = find_value(line, row.key);
     if (!value) value = find_value(line, row.flag);
+    if (row.field == "moe_backend" && line.find(kAdvice) != line.npos) return;
     if (!value || value->empty() || *value == "None") return;
     if (row.text == &SelectionOptions::model) return set_model(*value);
     SelectionOptions& into = made_.options;
@@ -208,18 +292,31 @@ class LogReader {
   }
 
   void read_variables(std::string_view line) {
-    for (const platform::VariableRow& row : platform::variables()) {
-      const std::optional<std::string> value = find_value(line, row.name);
-      if (!value || value->empty()) continue;
-      const std::string pair = fmt::format("{}={}", row.name, *value);
-      const auto is_given = [&](const std::string& given) {
-        return given.starts_with(std::string(row.name) + "=");
-      };
-      if (std::ranges::any_of(asked_.variables, is_given)) continue;
-      std::erase_if(made_.options.variables, is_given);
-      made_.options.variables.push_back(pair);
-      fact(row.name, *value);
+    for (const platform::VariableRow& row : platform::variables())
+      if (const auto value = find_value(line, row.name); value && !value->empty())
+        set_variable(row.name, *value);
+  }
+
+  void set_variable(std::string_view name, const std::string& value) {
+    const auto is_given = [&](const std::string& given) {
+      return given.starts_with(std::string(name) + "=");
+    };
+    if (std::ranges::any_of(asked_.variables, is_given)) return;
+    std::erase_if(made_.options.variables, is_given);
+    made_.options.variables.push_back(fmt::format("{}={}", name, value));
+    fact(name, value);
+  }
+
+  void read_reasons(std::string_view line) {
+    const auto says = [&](std::string_view reason) { return line.find(reason) != line.npos; };
+    const auto is_off = asked_.off.find("is_lora_enabled");
+    if (std::ranges::any_of(kLoraReasons, says) &&
+        (is_off == asked_.off.end() || !is_off->second)) {
+      made_.options.on["is_lora_enabled"] = true;
+      fact("enable_lora", "True");
     }
+    if (says(kInvarianceReason))
+      set_variable(platform::row(platform::Variable::batch_invariant).name, "1");
   }
 
   void read_platform(std::string_view line) {
@@ -250,10 +347,31 @@ class LogReader {
                           found->row->form.find("NVFP4 MoE") != std::string_view::npos;
     if (is_nvfp4) made_.options.assumed_model = "deepseek-v3";
     const bool had_error = made_.message && made_.message->row->level == MessageLevel::error;
+    if (is_error) read_reasons(line);
+    // Raised, not written in passing: somebody insisted on the backend.
+    if (found->row->id == "backend-refused" && line.find("ValueError") != line.npos)
+      insisted_ = {found->value("backend"),
+                   is_nvfp4 ? oracle::WeightFormat::nvfp4 : oracle::WeightFormat::mxfp4};
     if (had_error && !is_error) return;
     made_.reason = find_reason(found->value("reason"));
     fact("message", std::string(found->row->id));
     made_.message = std::move(found);
+  }
+
+  // The backend that was insisted on, where a word leads to it and none is told.
+  void name_backend() {
+    std::string& word = made_.options.fields["moe_backend"];
+    if (!word.empty() || insisted_.first.empty()) return;
+    const auto chosen = backends::choose_policy(
+        backends::vllm_word(made_.options.vllm.empty() ? "latest" : made_.options.vllm),
+        insisted_.second, backends::Entry::gpt_oss);
+    if (!chosen) return;
+    const oracle::Backend* row = backends::find_by_any_name(*chosen->policy, insisted_.first);
+    if (row == nullptr) return;
+    const std::vector<std::string_view> words = backends::words_for(*chosen->policy, *row);
+    if (words.empty()) return;
+    word = words.front();
+    fact("moe_backend", word);
   }
 
   // The layout that a refusal prints: sizes of all ranks together.
@@ -304,6 +422,7 @@ class LogReader {
   LogReading made_{};
   std::size_t line_ = 0;
   std::string device_{}, platform_{}, capability_{};
+  std::pair<std::string, oracle::WeightFormat> insisted_{};
 };
 
 bool is_same_backend(std::string_view said, std::string_view name) {
@@ -317,9 +436,14 @@ bool is_same_backend(std::string_view said, std::string_view name) {
 Result<LogReading> read_log(std::string_view text, const SelectionOptions& asked) {
   LogReader reader(asked);
   std::size_t number = 0;
-  for (const std::string_view line : split(text, '\n')) reader.read(line, ++number);
-  const bool mentions = text.find("vllm") != text.npos || text.find("vLLM") != text.npos ||
-                        text.find("VLLM_") != text.npos;
+  const std::string log = decoded(text);
+  for (const std::string_view raw : split(log, '\n')) {
+    ++number;
+    const std::string line = uncolored(unescaped(raw));
+    for (const std::string_view part : split(line, '\n')) reader.read(part, number);
+  }
+  const auto has = [&](std::string_view word) { return log.find(word) != log.npos; };
+  const bool mentions = has("vllm") || has("vLLM") || has("VLLM_");
   return reader.finish(mentions);
 }
 
@@ -340,7 +464,8 @@ std::string compare_with_log(const LogReading& log, const Answer& answer) {
 Json to_json(const LogReading& log, const Answer& answer) {
   Json facts = Json::array();
   for (const LogFact& fact : log.facts)
-    facts.push_back({{"name", fact.name}, {"value", fact.value}, {"line", fact.line}});
+    facts.push_back(
+        {{"name", fact.name}, {"value", fact.value}, {"line", fact.line}, {"also", fact.also}});
   Json result{{"facts", std::move(facts)},
               {"version", log.version.empty() ? Json() : Json(log.version)},
               {"backend", log.chosen.empty() ? Json() : Json(printable(log.chosen))},

@@ -15,7 +15,8 @@ namespace fp4moe::runtime {
 
 struct LogFact {
   std::string name{}, value{};
-  std::size_t line = 0;  // counted from 1
+  std::size_t line = 0;             // counted from 1
+  std::vector<std::string> also{};  // what other lines say instead
 };
 
 struct LogReading {

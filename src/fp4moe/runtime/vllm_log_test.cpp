@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "fp4moe/base/text.hpp"
+
 namespace fp4moe::runtime {
 namespace vllm_log_test {
 
@@ -146,6 +148,106 @@ TEST(VllmLog, AFolderOfAnotherMachineIsFoundByItsName) {
       read("vLLM API server version 0.29.0\nNVIDIA H100\nmodel='/mnt/models/gpt-oss-120b/'\n");
 
   EXPECT_EQ(log.options.model, "gpt-oss-120b");
+}
+
+TEST(VllmLog, TheHubsCacheIsAPathWithTheModelsName) {
+  const LogReading log = read(
+      "vLLM API server version 0.33.0\nNVIDIA H100\nmodel='/root/.cache/huggingface/hub/"
+      "models--openai--gpt-oss-20b/snapshots/6cee5e81ee83917806bbde320786a8fb61efebee'\n");
+
+  EXPECT_EQ(log.options.model, "openai/gpt-oss-20b");
+}
+
+// The same log as terminals, Windows, PowerShell and collectors of logs write it.
+TEST(VllmLog, ColoursLineEndsEncodingsAndJsonDoNotCount) {
+  std::string windows, colored, json, wide = "\xff\xfe";
+  for (const std::string_view line : split(kLog, '\n')) {
+    windows += std::string(line) + "\r\n";
+    colored += "\x1b[1;36m(EngineCore_DP0 pid=71)\x1b[0;0m " + std::string(line) + "\x1b[0m\n";
+    json += Json({{"log", std::string(line) + "\n"}, {"stream", "stderr"}}).dump() + "\n";
+  }
+  for (const char letter : kLog) (wide += letter) += '\0';
+  const std::string truncated = std::string(kLog) + "\xe2\x96 Loading safetensors: 1\xff";
+  for (const std::string& text : {windows, colored, json, wide, truncated}) {
+    const LogReading log = read(text);
+    EXPECT_EQ(log.version, "0.29.0") << text;
+    EXPECT_EQ(log.options.model, "openai/gpt-oss-120b") << text;
+    EXPECT_EQ(log.options.tp, 4u) << text;
+    EXPECT_EQ(log.options.device, "h100") << text;
+    EXPECT_EQ(log.chosen, "TRITON") << text;
+    EXPECT_EQ(log.options.variables, std::vector<std::string>{"VLLM_BATCH_INVARIANT=0"}) << text;
+  }
+}
+
+TEST(VllmLog, QuotesEscapedInJsonAreQuotes) {
+  const LogReading log = read(
+      R"({"message": "vLLM: \"model\": \"openai/gpt-oss-20b\", \"tensor_parallel_size\": 2 on NVIDIA H100\nUsing 'MARLIN' Mxfp4 MoE backend."})");
+
+  EXPECT_EQ(log.options.model, "openai/gpt-oss-20b");
+  EXPECT_EQ(log.options.tp, 2u);
+  EXPECT_EQ(log.chosen, "MARLIN");
+}
+
+TEST(VllmLog, AReasonTellsWhatTheDeploymentHas) {
+  SelectionOptions asked{.policy = ""};
+  asked.device = "b200";
+  const LogReading lora = read(
+      "ValueError: Mxfp4 MoE backend 'FLASHINFER_TRTLLM_MXFP4_MXFP8' does not support the "
+      "deployment configuration since expert LoRA is not supported with MXFP8 activations; use "
+      "moe_backend='flashinfer_trtllm'.",
+      asked);
+  EXPECT_TRUE(lora.options.on.at("is_lora_enabled"));
+  // The advice is not what was asked for; the backend that refused is.
+  EXPECT_EQ(lora.options.fields.at("moe_backend"), "flashinfer_trtllm_afp8");
+
+  const LogReading invariant = read(
+      "No MXFP4 MoE backend supports the deployment configuration. Unsupported reasons: backend: "
+      "TRITON, reason: kernel does not support batch invariance",
+      asked);
+  EXPECT_EQ(invariant.options.variables, std::vector<std::string>{"VLLM_BATCH_INVARIANT=1"});
+  asked.variables = {"VLLM_BATCH_INVARIANT=0"};
+  EXPECT_EQ(read("Mxfp4 MoE backend 'TRITON' does not support the deployment configuration since "
+                 "kernel does not support batch invariance.",
+                 asked)
+                .options.variables,
+            asked.variables);
+}
+
+TEST(VllmLog, ABackendThatWasInsistedOnIsAskedFor) {
+  SelectionOptions asked{.policy = ""};
+  asked.device = "a100";
+  constexpr std::string_view kRefused =
+      "Mxfp4 MoE backend 'TRITON' does not support the deployment configuration since kernel does "
+      "not support current device cuda.";
+  const LogReading log = read("ValueError: " + std::string(kRefused), asked);
+  EXPECT_EQ(log.options.fields.at("moe_backend"), "triton");
+  Result<SelectionRequest> question = resolve(log.options);
+  ASSERT_TRUE(question);
+  const Answer found = answer(*std::move(question));
+  EXPECT_FALSE(found.is_served());
+  EXPECT_EQ(compare_with_log(log, found), "");
+  ASSERT_FALSE(found.to_change.empty());
+  EXPECT_EQ(found.to_change[0].remedy.steps[0], "leave --moe-backend out");
+  // Automatic selection writes the same line of every backend it passes by.
+  const LogReading passing = read("DEBUG 11-03 [mxfp4.py:1] " + std::string(kRefused), asked);
+  EXPECT_TRUE(passing.options.fields.at("moe_backend").empty());
+}
+
+TEST(VllmLog, WhatSeveralEnginesSayStandsBesideIt) {
+  const LogReading log = read(
+      "(APIServer pid=1) vLLM API server version 0.33.0\nNVIDIA H100\nNVIDIA A100\n"
+      "model='openai/gpt-oss-20b'\nmodel='openai/gpt-oss-120b'\nmodel='openai/gpt-oss-120b'\n"
+      "Using 'TRITON' Mxfp4 MoE backend.\nUsing 'MARLIN' Mxfp4 MoE backend.\n");
+  const auto also = [&](std::string_view name) {
+    const auto found = std::ranges::find(log.facts, name, &LogFact::name);
+    return found == log.facts.end() ? std::vector<std::string>{} : found->also;
+  };
+  EXPECT_EQ(log.options.model, "openai/gpt-oss-120b");
+  EXPECT_EQ(also("model"), std::vector<std::string>{"openai/gpt-oss-20b"});
+  EXPECT_EQ(log.options.device, "h100");
+  EXPECT_EQ(also("device"), std::vector<std::string>{"a100"});
+  EXPECT_EQ(also("backend in use"), std::vector<std::string>{"TRITON"});
+  EXPECT_TRUE(also("vLLM").empty());
 }
 
 }  // namespace vllm_log_test

@@ -1,0 +1,11 @@
+// What `convert --tp N` and `--ep N` write: OUT/rank-0, OUT/rank-1, ...
+#pragma once
+#include <string>
+#include <vector>
+
+namespace fp4moe::cli {
+
+// The folders of all ranks where `path` holds such; else the path itself.
+std::vector<std::string> rank_folders(const std::string& path);
+
+}  // namespace fp4moe::cli
