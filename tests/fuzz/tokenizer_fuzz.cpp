@@ -45,7 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t end = std::min(whole.find('\0'), whole.size());
   const auto tokenizer = checkpoint::parse_tokenizer(whole.substr(0, end));
   if (!tokenizer) {
-    fuzz::require_complete(tokenizer.why(), "tokenizer.malformed");
+    fuzz::require_complete(tokenizer.why(), "vocabulary.malformed");
     return 0;
   }
   const auto config = parse_json(whole.substr(std::min(end + 1, whole.size())));
@@ -62,7 +62,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (fields)
       require_loadable(*fields, rows);
     else
-      fuzz::require_complete(fields.why(), "tokenizer.");
+      fuzz::require_complete(fields.why(), "vocabulary.");
   }
   return 0;
 }

@@ -70,7 +70,7 @@ bool looks_special(std::string_view token) {
 }
 
 Error bad_ids(std::string_view expected, std::string_view found) {
-  return invalid("tokenizer.ids", "the tokens' numbers do not fit the model")
+  return invalid("vocabulary.ids", "the tokens' numbers do not fit the model")
       .expects(expected, printable(found))
       .try_this(
           "Take the tokenizer.json that belongs to the model, or move it away: the GGUF file is "
@@ -332,7 +332,7 @@ Result<std::string> read_chat_template(const tensor::Store& store) {
   if (*file) {
     const std::string_view text = text_in(**file);
     if (text.size() > kMaxTemplate || !is_utf8(text))
-      return invalid("tokenizer.malformed", "the chat template cannot be read")
+      return invalid("vocabulary.malformed", "the chat template cannot be read")
           .in((*file)->path())
           .expects("UTF-8 text of at most 4 MiB", human_bytes(text.size()));
     return std::string(text);
@@ -355,7 +355,7 @@ Result<GgufTokenizer> gguf_tokenizer(const TokenizerJson& tokenizer,
   if (tokenizer.has_byte_fallback || decoder.find("\"ByteLevel\"") == decoder.npos)
     return without_vocabulary("tokenizer.json holds BPE that is not byte-level (SentencePiece's)");
   if (tokenizer.merges.empty())
-    return invalid("tokenizer.malformed", "the tokenizer cannot be read")
+    return invalid("vocabulary.malformed", "the tokenizer cannot be read")
         .at("model.merges")
         .expects("at least one", "none");
   return TokenizerWriter(tokenizer, context).write();

@@ -32,7 +32,7 @@ struct TokenizerContext {
   std::string chat_template{};  // chat_template.jinja or chat_template.json; empty: none
 };
 
-// Errors: tokenizer.ids, tokenizer.malformed.
+// Errors: vocabulary.ids, vocabulary.malformed.
 Result<GgufTokenizer> gguf_tokenizer(const TokenizerJson& tokenizer,
                                      const TokenizerContext& context);
 

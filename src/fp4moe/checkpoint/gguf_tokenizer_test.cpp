@@ -182,16 +182,16 @@ TEST(GgufTokenizer, RefusesNumbersThatDoNotFitTheModel) {
     const auto tokenizer = fields_of(parts, {.rows = rows});
     return tokenizer ? "" : tokenizer.why().id;
   };
-  EXPECT_EQ(id({}, 6), "tokenizer.ids") << "beyond the embedding";
+  EXPECT_EQ(id({}, 6), "vocabulary.ids") << "beyond the embedding";
   EXPECT_EQ(id({}, 7), "");
-  EXPECT_EQ(id({}, std::uint64_t{1} << 40), "tokenizer.ids") << "an embedding of nobody";
-  EXPECT_EQ(id({.vocab = R"({"a": 0, "b": 0})"}), "tokenizer.malformed");
-  EXPECT_EQ(id({.vocab = R"({"a": 0, "a": 1})"}), "tokenizer.ids") << "one text twice";
-  EXPECT_EQ(id({.added = R"([{"id": 1, "content": "<e>"}])"}), "tokenizer.ids");
+  EXPECT_EQ(id({}, std::uint64_t{1} << 40), "vocabulary.ids") << "an embedding of nobody";
+  EXPECT_EQ(id({.vocab = R"({"a": 0, "b": 0})"}), "vocabulary.malformed");
+  EXPECT_EQ(id({.vocab = R"({"a": 0, "a": 1})"}), "vocabulary.ids") << "one text twice";
+  EXPECT_EQ(id({.added = R"([{"id": 1, "content": "<e>"}])"}), "vocabulary.ids");
   EXPECT_EQ(id({.added = R"([{"id": 4, "content": "x"}, {"id": 4, "content": "y"}])"}),
-            "tokenizer.ids");
+            "vocabulary.ids");
   EXPECT_EQ(id({.added = R"([{"id": 4, "content": "x"}, {"id": 4, "content": "x"}])"}), "");
-  EXPECT_EQ(id({.vocab = R"({"a": 0, "[PAD1]": 2})"}, 7), "tokenizer.ids");
+  EXPECT_EQ(id({.vocab = R"({"a": 0, "[PAD1]": 2})"}, 7), "vocabulary.ids");
 }
 
 TEST(GgufTokenizer, RefusesDamagedFiles) {
@@ -200,7 +200,7 @@ TEST(GgufTokenizer, RefusesDamagedFiles) {
   for (std::size_t size = 0; size < whole.size(); ++size) {
     const auto cut = parse_tokenizer(std::string_view(whole).substr(0, size));
     ASSERT_FALSE(cut) << size;
-    ASSERT_EQ(cut.why().id, "tokenizer.malformed");
+    ASSERT_EQ(cut.why().id, "vocabulary.malformed");
   }
   const std::string deep(100, '['), closed(100, ']');
   for (const Parts& parts : {Parts{.vocab = "[]", .merges = "3"},
@@ -232,7 +232,7 @@ TEST(GgufTokenizer, RefusesDamagedFiles) {
                              Parts{.model = R"("type": "BPE", "merges": [])"}}) {
     const auto tokenizer = fields_of(parts);
     ASSERT_FALSE(tokenizer) << text_of(parts);
-    EXPECT_EQ(tokenizer.why().id, "tokenizer.malformed") << text_of(parts);
+    EXPECT_EQ(tokenizer.why().id, "vocabulary.malformed") << text_of(parts);
     EXPECT_FALSE(tokenizer.why().expected.empty());
   }
   std::string many = "[1";

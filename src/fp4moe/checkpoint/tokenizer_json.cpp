@@ -45,12 +45,13 @@ class TokenizerReader final : public JsonEvents {
   }
 
   Error why() && {
-    return why_ ? *std::move(why_) : invalid("tokenizer.malformed", "the tokenizer cannot be read");
+    return why_ ? *std::move(why_)
+                : invalid("vocabulary.malformed", "the tokenizer cannot be read");
   }
 
  private:
   bool fail(std::string_view place, std::string_view expected, std::string_view found) {
-    why_ = invalid("tokenizer.malformed", "the tokenizer cannot be read")
+    why_ = invalid("vocabulary.malformed", "the tokenizer cannot be read")
                .at(printable(place.substr(0, 200)))
                .expects(expected, printable(found.substr(0, 200)));
     return false;
@@ -241,7 +242,7 @@ class TokenizerReader final : public JsonEvents {
 
 Result<TokenizerJson> parse_tokenizer(std::string_view text) {
   if (text.size() > kMaxTokenizerBytes)
-    return invalid("tokenizer.malformed", "the tokenizer cannot be read")
+    return invalid("vocabulary.malformed", "the tokenizer cannot be read")
         .expects("at most " + human_bytes(kMaxTokenizerBytes), human_bytes(text.size()));
   TokenizerJson tokenizer;
   TokenizerReader reader(tokenizer);

@@ -34,7 +34,7 @@ struct TokenizerJson {
   Json pre_tokenizer{}, post_processor{}, decoder{};
 };
 
-// Errors: tokenizer.malformed.
+// Errors: vocabulary.malformed.
 Result<TokenizerJson> parse_tokenizer(std::string_view text);
 
 }  // namespace fp4moe::checkpoint

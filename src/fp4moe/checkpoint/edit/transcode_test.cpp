@@ -316,7 +316,7 @@ TEST(Transcode, GgufCarriesTheTokenizerAndTheWayBackSaysThatItIsLost) {
 
   tensor::testing::write_text(folder / "gpt/tokenizer.json", R"({"model": )");
   const Error damaged = refusal(folder / "gpt", Dialect::gguf, folder / "d.gguf");
-  EXPECT_EQ(damaged.id, "tokenizer.malformed");
+  EXPECT_EQ(damaged.id, "vocabulary.malformed");
   EXPECT_NE(damaged.path.find("tokenizer.json"), std::string::npos);
   EXPECT_FALSE(damaged.remedy.empty());
   EXPECT_FALSE(std::filesystem::exists(folder / "d.gguf"));
