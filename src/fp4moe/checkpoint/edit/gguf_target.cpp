@@ -56,6 +56,22 @@ void count_layers(const CheckpointPlan& plan, GgufModel& model) {
   model.layers = stored;
 }
 
+// llama.cpp multiplies by the experts' global scales in some architectures alone, and elsewhere
+// computes without them.
+constexpr std::string_view kScaledArchitectures[] = {"qwen3moe", "nemotron_h_moe", "llama"};
+
+void note_lost_scales(CheckpointPlan& plan, const GgufModel& model) {
+  const std::string architecture = gguf_architecture(model.model_type);
+  if (plan.row.format != WeightFormat::nvfp4 ||
+      std::ranges::find(kScaledArchitectures, architecture) != std::end(kScaledArchitectures))
+    return;
+  plan.notes.push_back(
+      fmt::format("llama.cpp (b21e4de7, August 2026) leaves the global scales of NVFP4 experts out "
+                  "in {} models: "
+                  "its results are wrong; quantize such a model to MXFP4 for it",
+                  architecture));
+}
+
 void note_unknown_tensors(CheckpointPlan& plan, bool has_embedding) {
   const auto is_unknown = [](const OtherTensor& other) { return !is_llama_name(other.spec.name); };
   const auto first = std::ranges::find_if(plan.others, is_unknown);
@@ -81,6 +97,7 @@ Result<Done> finish_gguf(CheckpointPlan& plan, GgufModel model, const tensor::St
   widen_vectors(plan.others, model.origin);
   plan.gguf_fields = gguf_fields(model);
   note_unknown_tensors(plan, has_embedding);
+  if (has_embedding) note_lost_scales(plan, model);
   Result<GgufTokenizer> tokenizer =
       read_gguf_tokenizer(source, model.model_type, model.config, model.vocabulary);
   if (!tokenizer) return tokenizer.why();
