@@ -11,8 +11,8 @@ namespace {
 
 template <class T>
 const T* field(const checkpoint::GgufTokenizer& tokenizer, std::string_view key) {
-  for (const tensor::GgufField& field : tokenizer.fields)
-    if (field.key == key) return std::get_if<T>(&field.value);
+  for (const tensor::GgufField& one : tokenizer.fields)
+    if (one.key == key) return std::get_if<T>(&one.value);
   return nullptr;
 }
 
@@ -53,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (tokenizer->tokens.size() > 100'000) return 0;
   for (const checkpoint::AddedToken& added : tokenizer->added)
     if (added.id > 100'000) return 0;
-  for (const std::uint64_t rows : {0, 64}) {
+  for (const std::uint64_t rows : {std::uint64_t{0}, std::uint64_t{64}}) {
     const auto fields =
         checkpoint::gguf_tokenizer(*tokenizer, {.model_type = "glm4_moe",
                                                 .rows = rows,

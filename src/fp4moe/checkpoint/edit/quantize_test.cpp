@@ -469,5 +469,19 @@ TEST(Quantize, WritesGgufAsLlamaCppWantsIt) {
   }));
 }
 
+TEST(Quantize, SaysWhereLlamaCppLeavesGlobalScalesOut) {
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(make(plain("gpt-oss-20b"), folder / "a"));
+  for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
+    const auto report = run(folder / "a", folder / std::string(name(format)) + ".gguf",
+                            {.format = format, .to = Dialect::gguf});
+    ASSERT_TRUE(report) << text(report.why());
+    const bool is_told = std::ranges::any_of(report->notes, [](const std::string& note) {
+      return note.find("global scales") != std::string::npos;
+    });
+    EXPECT_EQ(is_told, format == WeightFormat::nvfp4);
+  }
+}
+
 }  // namespace quantize_test
 }  // namespace fp4moe::checkpoint
