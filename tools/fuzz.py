@@ -41,6 +41,7 @@ SOURCES = {
     "question": ["runtime/selection_request.cpp", "oracle/layer_fields.cpp"],
     "safetensors": ["tensor/files/safetensors.cpp"],
     "store_index": ["tensor/files/store_index.cpp"],
+    "tokenizer": ["checkpoint/tokenizer_json.cpp", "checkpoint/pre_tokenizer.cpp", "checkpoint/gguf_tokenizer.cpp"],
     "verbs": ["convert/folder/convert_folder.cpp", "convert/folder/folder_writer.cpp", "convert/folder/unconvert.cpp", "convert/folder/verify.cpp",
               "checkpoint/lint/lint.cpp", "checkpoint/edit/transcode.cpp", "checkpoint/edit/transcode_plan.cpp", "tensor/files/store_files.cpp"],
 }

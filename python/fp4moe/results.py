@@ -451,6 +451,7 @@ class Quantize(TypedDict):
     threads: int
     seconds: float
     errors: dict[str, dict[str, Any]]
+    notes: list[str]
 
 
 class Merge(TypedDict):

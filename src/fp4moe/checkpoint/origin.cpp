@@ -48,6 +48,10 @@ std::string to_text(const Origin& origin) {
   for (const auto& [gguf, own] : origin.names)
     if (is_plain_text(gguf) && is_plain_text(own)) names[gguf] = own;
   if (!names.empty()) object["names"] = std::move(names);
+  Json dtypes = Json::object();
+  for (const auto& [gguf, dtype] : origin.dtypes)
+    if (is_plain_text(gguf)) dtypes[gguf] = dtype;
+  if (!dtypes.empty()) object["dtypes"] = std::move(dtypes);
   return object.dump();
 }
 
@@ -69,12 +73,18 @@ Result<Origin> read_origin(const tensor::Store& store) {
     if (!found->is_string() || !is_plain_text(found->string())) return malformed();
     origin.*row.member = found->string();
   }
-  if (const auto names = object->find("names"); names != object->end()) {
-    if (!names->is_object()) return malformed();
-    for (const auto& [gguf, own] : names->items()) {
+  struct {
+    const char* key;
+    std::map<std::string, std::string>& map;
+  } maps[] = {{"names", origin.names}, {"dtypes", origin.dtypes}};
+  for (const auto& [key, map] : maps) {
+    const auto found = object->find(key);
+    if (found == object->end()) continue;
+    if (!found->is_object()) return malformed();
+    for (const auto& [gguf, own] : found->items()) {
       if (!is_plain_text(gguf) || !own.is_string() || !is_plain_text(own.string()))
         return malformed();
-      origin.names[gguf] = own.string();
+      map[gguf] = own.string();
     }
   }
   const std::size_t hole = origin.prefix.find("{}");

@@ -22,6 +22,8 @@ struct Origin {
   std::string input_dtype{};                          // of input scales; empty: F32
   // Tensors around the experts whose names no table gives back: GGUF's name, the one before.
   std::map<std::string, std::string> names{};
+  // Vectors around the experts that GGUF has as F32: GGUF's name, the type before ("BF16", "F16").
+  std::map<std::string, std::string> dtypes{};
 };
 
 std::string to_text(const Origin& origin);

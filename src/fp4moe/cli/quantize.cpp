@@ -124,7 +124,8 @@ void print(const Io& io, const checkpoint::QuantizeReport& report, const std::st
               {"files", report.shards},
               {"threads", report.threads},
               {"seconds", report.seconds},
-              {"errors", errors}});
+              {"errors", errors},
+              {"notes", report.notes}});
     return;
   }
   io.out << fmt::format("{} ({}) as {}: {}, {}, {} -> {}\n", name(report.format), report.rule,
@@ -142,9 +143,7 @@ void print(const Io& io, const checkpoint::QuantizeReport& report, const std::st
       "{}: {} in {:.2f} s, {}/s read\n", out, counted(report.shards, "file"), report.seconds,
       human_bytes(static_cast<std::uint64_t>(
           report.seconds > 0 ? static_cast<double>(report.input_bytes) / report.seconds : 0)));
-  if (report.to == "gguf")
-    io.out << "note: the GGUF file has no tokenizer; llama.cpp needs one added before it can run "
-              "the model\n";
+  for (const std::string& note : report.notes) io.out << "note: " << note << "\n";
 }
 
 Result<int> run_quantize(const QuantizeOptions& given, const Io& io) {

@@ -9,6 +9,7 @@
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
+#include "fp4moe/checkpoint/edit/gguf_target.hpp"
 #include "fp4moe/checkpoint/edit/quantize_expert.hpp"
 #include "fp4moe/checkpoint/expert_name.hpp"
 #include "fp4moe/checkpoint/gguf_blocks.hpp"
@@ -100,17 +101,17 @@ Result<Done> add_documents(const PlainCheckpoint& source, CheckpointPlan& plan) 
   const PlainLayer& first = source.layers()[0];
   if (plan.row.dialect == Dialect::gguf) {
     const PrefixFamily family = prefix_family(first.prefix);
-    plan.gguf_fields = gguf_fields(
-        {.model_type = source.model_type(),
-         .config = source.config(),
-         .shape = plan.layers[0].shape,
-         .layers = source.layers().back().index + 1,
-         .top_k = source.top_k(),
-         .origin = {
-             .prefix = std::string(family.before) + "{}" + std::string(family.after),
-             .projections = projections_text(first.numbered_names ? kNumberedNames : kProjNames),
-             .bias_dtype = first.shape.has_bias ? std::string(tensor::name(bias_of(first)))
-                                                : std::string()}});
+    GgufModel model{
+        .model_type = source.model_type(),
+        .config = source.config(),
+        .shape = plan.layers[0].shape,
+        .top_k = source.top_k(),
+        .origin = {
+            .prefix = std::string(family.before) + "{}" + std::string(family.after),
+            .projections = projections_text(first.numbered_names ? kNumberedNames : kProjNames),
+            .bias_dtype =
+                first.shape.has_bias ? std::string(tensor::name(bias_of(first))) : std::string()}};
+    if (Result<Done> done = finish_gguf(plan, std::move(model), source.store()); !done) return done;
   } else {
     plan.documents = quantized_documents(source.config(), plan.row,
                                          {.has_input_scale = plan.layers[0].shape.has_input_scale,
@@ -194,7 +195,8 @@ Result<QuantizeReport> quantize(const PlainCheckpoint& source, const std::string
       .rule = std::string(is_mxfp4 ? name(options.mxfp4_rule) : name(options.nvfp4_rule)),
       .format = options.format,
       .layers = source.layers().size(),
-      .threads = std::max<std::size_t>(1, options.threads)};
+      .threads = std::max<std::size_t>(1, options.threads),
+      .notes = plan->notes};
   for (const OtherTensor& other : plan->others) report.other_bytes += bytes_of(other);
   Result<CheckpointWriter> writer = CheckpointWriter::create(out, *std::move(plan));
   if (!writer) return writer.why();

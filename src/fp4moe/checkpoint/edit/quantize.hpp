@@ -47,6 +47,7 @@ struct QuantizeReport {
   std::size_t threads = 0;
   double seconds = 0;
   QuantizeError gate{}, up{}, down{};
+  std::vector<std::string> notes{};  // what a person should know
 };
 
 // Errors: quantize.not_finite, quantize.blocks, quantize.dialect, quantize.input_scale, those of

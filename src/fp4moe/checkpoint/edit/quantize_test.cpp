@@ -1,5 +1,6 @@
 #include "fp4moe/checkpoint/edit/quantize.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -448,6 +449,38 @@ TEST(Quantize, Float16AndFloat32GiveWhatTheirValuesGive) {
 
   EXPECT_EQ(tensor::testing::read_text(folder / "b/model.safetensors"),
             tensor::testing::read_text(folder / "c/model.safetensors"));
+}
+
+TEST(Quantize, WritesGgufAsLlamaCppWantsIt) {
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(make(plain("qwen3-30b-a3b"), folder / "a"));
+
+  const auto report =
+      run(folder / "a", folder / "b.gguf", {.format = WeightFormat::mxfp4, .to = Dialect::gguf});
+
+  ASSERT_TRUE(report) << text(report.why());
+  ASSERT_EQ(report->notes.size(), 1u);
+  EXPECT_NE(report->notes[0].find("no vocabulary"), std::string::npos);
+  const Result<tensor::Store> store = tensor::Store::open(folder / "b.gguf");
+  ASSERT_TRUE(store);
+  EXPECT_EQ(store->find("output_norm.weight")->entry.dtype, tensor::DType::f32);
+  EXPECT_TRUE(std::ranges::any_of(store->gguf_fields(), [](const tensor::GgufField& field) {
+    return field.key == "tokenizer.ggml.model";
+  }));
+}
+
+TEST(Quantize, SaysWhereLlamaCppLeavesGlobalScalesOut) {
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(make(plain("gpt-oss-20b"), folder / "a"));
+  for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
+    const auto report = run(folder / "a", folder / std::string(name(format)) + ".gguf",
+                            {.format = format, .to = Dialect::gguf});
+    ASSERT_TRUE(report) << text(report.why());
+    const bool is_told = std::ranges::any_of(report->notes, [](const std::string& note) {
+      return note.find("global scales") != std::string::npos;
+    });
+    EXPECT_EQ(is_told, format == WeightFormat::nvfp4);
+  }
 }
 
 }  // namespace quantize_test

@@ -8,16 +8,18 @@
 #include <utility>
 
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/edit/gguf_target.hpp"
 #include "fp4moe/checkpoint/edit/transcode.hpp"
-#include "fp4moe/checkpoint/fp8_module.hpp"
+#include "fp4moe/checkpoint/edit/transcode_documents.hpp"
+#include "fp4moe/checkpoint/edit/transcode_fp8.hpp"
 #include "fp4moe/checkpoint/gguf_blocks.hpp"
 #include "fp4moe/checkpoint/gguf_fields.hpp"
 #include "fp4moe/checkpoint/models.hpp"
 #include "fp4moe/checkpoint/origin.hpp"
 #include "fp4moe/checkpoint/stored_scalar.hpp"
+#include "fp4moe/checkpoint/write/convert_vector.hpp"
 #include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 #include "fp4moe/checkpoint/write/exact_scales.hpp"
-#include "fp4moe/checkpoint/write/quant_config.hpp"
 #include "fp4moe/checkpoint/write/tensor_names.hpp"
 
 namespace fp4moe::checkpoint {
@@ -36,28 +38,6 @@ std::string possible_targets(WeightFormat format, Dialect except) {
   return all;
 }
 
-// A document that is written again; nothing when it is not there.
-Result<std::optional<Json>> read_exactly(const tensor::Store& store, const char* name) {
-  Result<std::optional<ConfigDocument>> document = read_config_document(store, name);
-  if (!document) return document.why();
-  if (!*document) return std::optional<Json>{};
-  if (auto exact = require_json(**document, store.folder() + "/" + name); !exact)
-    return exact.why();
-  return std::optional((*document)->json);
-}
-
-// What the target's configuration is made of; GGUF takes some values of it alone.
-Result<Json> read_source_config(const tensor::Store& store, Dialect target) {
-  if (store.kind() == tensor::StoreKind::gguf) return config_from_gguf(store.gguf_fields());
-  Result<std::optional<ConfigDocument>> document = read_config_document(store, "config.json");
-  if (!document) return document.why();
-  if (!*document || !(*document)->json.is_object()) return Json::object();
-  if (target != Dialect::gguf)
-    if (auto exact = require_json(**document, store.folder() + "/config.json"); !exact)
-      return exact.why();
-  return (*document)->json;
-}
-
 class Planner {
  public:
   Planner(const Checkpoint& source, Dialect target, Origin origin, ScaleSource scales, Json config,
@@ -66,9 +46,8 @@ class Planner {
         target_(target),
         origin_(std::move(origin)),
         scales_(std::move(scales)),
-        config_(std::move(config)) {
-    find_fp8(claims);
-  }
+        config_(std::move(config)),
+        fp8_(source, target, claims) {}
 
   Result<TranscodePlan> plan(std::uint64_t max_shard_bytes) {
     Result<DialectRow> row = choose_row();
@@ -84,7 +63,8 @@ class Planner {
     Result<ExactScales> records = scales_.records_for(out);
     if (!records) return records.why();
     out.exact_scales.merge(*records);
-    if (Result<Done> done = add_documents(plan); !done) return done.why();
+    if (Result<Done> done = add_documents(out); !done) return done.why();
+    plan.notes = std::move(out.notes);
     return plan;
   }
 
@@ -313,6 +293,7 @@ class Planner {
       OtherTensor other{.spec = {tensor.entry.name, tensor.entry.dtype, tensor.entry.shape},
                         .pieces = {{.tensor = &tensor, .begin = 0, .bytes = tensor.entry.bytes}}};
       if (is_scalar_of_blocks(tensor)) continue;
+      narrow_again(tensor, other);
       if (own_blocks(tensor)) {
         add_unpacked(out, tensor);
         continue;
@@ -345,17 +326,32 @@ class Planner {
     return Done{};
   }
 
+  // A vector that was BF16 or F16 before it was in GGUF, as far as its numbers still are.
+  void narrow_again(const StoredTensor& tensor, OtherTensor& other) const {
+    const auto found = origin_.dtypes.find(tensor.entry.name);
+    if (source_.dialect().dialect != Dialect::gguf || found == origin_.dtypes.end() ||
+        tensor.entry.dtype != DType::f32 || tensor.entry.shape.size() != 1)
+      return;
+    const DType half = found->second == tensor::name(DType::f16) ? DType::f16 : DType::bf16;
+    const auto bytes = source_.store().bytes(tensor);
+    if (fits_half(half, bytes)) {
+      other.stored = DType::f32;
+      other.spec.dtype = half;
+    }
+    source_.store().drop(tensor, bytes);
+  }
+
   // Linear modules outside the experts that are quantized too (attention, shared experts): the
   // same parts under the target's names.
   Result<Done> translate_module(CheckpointPlan& out, const StoredTensor& tensor,
                                 OtherTensor& other) {
     const DialectRow& own = source_.dialect();
     if (own.dialect == target_) return Done{};
-    if (fp8_of_scale(tensor.entry.name) != nullptr) return check_plain(tensor, other);
+    if (fp8_.of_scale(tensor.entry.name) != nullptr) return fp8_.check(tensor, other);
     const std::string& name = tensor.entry.name;
     const DialectRow* from = module_row(own.dialect, own.format);
     const DialectRow* to = module_row(target_, own.format);
-    if (from == nullptr) return check_plain(tensor, other);
+    if (from == nullptr) return fp8_.check(tensor, other);
     struct PartPair {
       std::string_view from, to;
       bool is_scalar;
@@ -393,7 +389,7 @@ class Planner {
       }
       return Done{};
     }
-    return check_plain(tensor, other);
+    return fp8_.check(tensor, other);
   }
 
   bool fills_blocks(const StoredTensor& codes) const {
@@ -507,70 +503,6 @@ class Planner {
           bits.in_other(out.row.global_scale);
   }
 
-  // The names of a linear module's parts; null for dialects that quantize experts alone.
-  static const DialectRow* module_row(Dialect dialect, WeightFormat format) {
-    const bool has_modules = name_family(dialect) == NameFamily::hugging_face;
-    return has_modules ? find_row(dialect, format, Grouping::per_expert, false) : nullptr;
-  }
-
-  // Modules in another format than the experts'. FP8 is written where the target's documents can
-  // tell it.
-  Result<Done> check_plain(const StoredTensor& tensor, OtherTensor& other) {
-    const std::string& name = tensor.entry.name;
-    const DType type = tensor.entry.dtype;
-    if (const Fp8Module* module = fp8_of_scale(name)) {
-      other.spec.shape = fp8_scale_shape(target_, *module, other.spec.shape);
-      return Done{};
-    }
-    const bool is_weight =
-        name.ends_with(".weight") || name.ends_with(".weight_packed") || name.ends_with(".qweight");
-    const bool is_plain =
-        type == DType::bf16 || type == DType::f16 || type == DType::f32 || type == DType::f64;
-    if (!is_weight || is_plain || !tensor::row(type).in_safetensors) return Done{};
-    const auto found = fp8_.find(name);
-    if (found != fp8_.end() && can_tell(target_, found->second)) return Done{};
-    const std::string what = found != fp8_.end() ? to_words(found->second)
-                                                 : std::string(tensor::name(type)) +
-                                                       " with scales of a kind that is not known";
-    return usage("transcode.mixed_precision",
-                 fmt::format("a module outside the experts is quantized in a way that {} cannot "
-                             "tell",
-                             fp4moe::checkpoint::name(target_)))
-        .at(name)
-        .expects(fmt::format("modules in {} or in full precision{}",
-                             fp4moe::checkpoint::name(source_.dialect().format), tellable()),
-                 what)
-        .try_this("Keep the dialect: its configuration says which module has which format");
-  }
-
-  // What a target tells of FP8.
-  std::string_view tellable() const {
-    switch (target_) {
-      case Dialect::modelopt:
-        return ", FP8 with one scale and one for activations, with a scale for each row and "
-               "activations quantized dynamically, or for each block of 128x128";
-      case Dialect::compressed_tensors:
-      case Dialect::quark:
-        return ", FP8 with one scale, or with one for each row or block";
-      default:
-        return "";
-    }
-  }
-
-  void find_fp8(std::span<const QuantClaim> claims) {
-    const bool is_told = module_row(source_.dialect().dialect, source_.dialect().format) != nullptr;
-    for (const StoredTensor& tensor : source_.store().tensors())
-      if (auto module = find_fp8_module(source_.store(), tensor, claims); module && is_told)
-        fp8_.emplace(tensor.entry.name, *std::move(module));
-  }
-
-  const Fp8Module* fp8_of_scale(std::string_view name) const {
-    constexpr std::string_view kEnding = "_scale";
-    if (!name.ends_with(".weight_scale")) return nullptr;
-    const auto found = fp8_.find(std::string(name.substr(0, name.size() - kEnding.size())));
-    return found != fp8_.end() ? &found->second : nullptr;
-  }
-
   std::string possible_per_expert(const DialectRow& own) const {
     std::string all;
     for (const DialectRow& row : dialects())
@@ -581,27 +513,25 @@ class Planner {
     return all.empty() ? std::string(own.name) : all;
   }
 
-  Result<Done> add_documents(TranscodePlan& plan) {
-    CheckpointPlan& out = plan.checkpoint;
+  Result<Done> add_documents(CheckpointPlan& out) {
     const Origin origin = origin_of(out);
     if (target_ == Dialect::gguf) {
-      MoeShape shape = source_.layers().empty() ? MoeShape{} : source_.layers()[0].shape;
-      std::uint64_t last = 0;
-      for (const LayerTensors& layer : source_.layers()) last = std::max(last, layer.index + 1);
-      out.gguf_fields = gguf_fields({.model_type = model_type(),
-                                     .config = config_,
-                                     .shape = shape,
-                                     .layers = source_.config().layers.value_or(last),
-                                     .top_k = source_.config().top_k.value_or(0),
-                                     .origin = origin});
-      plan.notes.emplace_back(
-          "the GGUF file has no tokenizer; llama.cpp needs one added before it can run the model");
+      GgufModel model{.model_type = model_type(),
+                      .config = config_,
+                      .shape = source_.layers().empty() ? MoeShape{} : source_.layers()[0].shape,
+                      .layers = source_.config().layers.value_or(0),
+                      .top_k = source_.config().top_k.value_or(0),
+                      .origin = origin};
+      if (Result<Done> done = finish_gguf(out, std::move(model), source_.store()); !done)
+        return done;
     } else {
       out.metadata[std::string(kOriginKey)] = to_text(origin);
-      if (Result<Done> done = add_config(plan); !done) return done;
+      if (Result<Done> done = add_config(source_, fp8_, config_, out); !done) return done;
     }
-    if (source_.dialect().dialect == Dialect::gguf)
-      plan.notes.emplace_back("a tokenizer inside the GGUF file is not taken over");
+    if (holds_lost_tokenizer(source_.store()))
+      out.notes.emplace_back(
+          "the tokenizer inside the GGUF file is not taken over: copy tokenizer.json and what "
+          "belongs to it from the model's own folder");
     const auto& documents = out.documents;
     std::vector<std::string> written{"config.json", "hf_quant_config.json"};
     for (const auto& document : documents) written.push_back(document.first);
@@ -629,78 +559,6 @@ class Planner {
     return origin;
   }
 
-  Result<Done> add_config(TranscodePlan& plan) {
-    CheckpointPlan& out = plan.checkpoint;
-    if (source_.dialect().dialect == target_) {  // a new sharding; the documents stay
-      for (const char* name : {"config.json", "hf_quant_config.json"}) {
-        Result<std::optional<Json>> kept = read_exactly(source_.store(), name);
-        if (!kept) return kept.why();
-        if (*kept) out.documents.emplace_back(name, **std::move(kept));
-      }
-      return Done{};
-    }
-    const auto copy_key = [&](const char* from, const char* to) {
-      const auto found = config_.find(from);
-      if (found != config_.end() && !config_.contains(to)) config_[to] = Json(*found);
-    };
-    if (target_ == Dialect::openai) {
-      copy_key("num_local_experts", "num_experts");
-      copy_key("num_experts_per_tok", "experts_per_token");
-    } else if (source_.dialect().dialect == Dialect::openai) {
-      if (!config_.contains("model_type")) config_["model_type"] = "gpt_oss";
-      copy_key("num_experts", "num_local_experts");
-      copy_key("experts_per_token", "num_experts_per_tok");
-    }
-    bool has_input_scale = false;
-    for (const OutputLayer& layer : out.layers)
-      has_input_scale = has_input_scale || layer.shape.has_input_scale;
-    QuantFacts facts{.has_input_scale = has_input_scale, .ignore = unquantized_modules(out.others)};
-    for (const auto& [name, module] : fp8_) facts.fp8.push_back(module);
-    if (!facts.fp8.empty()) facts.fp4 = fp4_modules(out);
-    note_lost_settings(plan);
-    out.documents = quantized_documents(config_, out.row, facts);
-    return Done{};
-  }
-
-  // Every module whose codes are written.
-  static std::vector<std::string> fp4_modules(const CheckpointPlan& out) {
-    std::vector<std::string> modules;
-    const auto add = [&](std::string_view name, DType type) {
-      if (type == out.row.codes_dtype && name.ends_with(out.row.parts.codes))
-        modules.emplace_back(name.substr(0, name.size() - out.row.parts.codes.size()));
-    };
-    for (const OutputLayer& layer : out.layers) {
-      const ExpertLayout layout = expert_layout(out.row, layer.shape, out.bias_dtype);
-      const bool is_apart = out.row.grouping == Grouping::per_expert;
-      for (std::uint64_t e = 0; e < (is_apart ? layer.shape.experts : 1); ++e)
-        for (const Run& run : layout.runs)
-          if (run.part == Part::codes)
-            add(run_tensor(layout, run, layer.prefix, e).name, run.dtype);
-    }
-    for (const OtherTensor& other : out.others) add(other.spec.name, other.spec.dtype);
-    std::ranges::sort(modules);
-    return modules;
-  }
-
-  void note_lost_settings(TranscodePlan& plan) const {
-    const auto found = config_.find("quantization_config");
-    if (found == config_.end() || !found->is_object()) return;
-    const auto is_set = [](const Json& object, const char* key) {
-      const auto member = object.is_object() ? object.find(key) : object.end();
-      return member != object.end() && !member->is_null();
-    };
-    if (is_set(*found, "kv_cache_scheme") || is_set(*found, "kv_cache_quant_algo"))
-      plan.notes.emplace_back("the configuration's KV cache quantization is not carried over");
-    const auto global = found->find("global_quant_config");
-    const bool drops_dynamic =
-        target_ == Dialect::modelopt && std::ranges::any_of(fp8_, [](const auto& entry) {
-          return entry.second.scales == Fp8Scales::blocks &&
-                 entry.second.inputs == Fp8Inputs::dynamic;
-        });
-    if (drops_dynamic || (global != found->end() && is_set(*global, "input_tensors")))
-      plan.notes.emplace_back("the configuration's activation quantization is not carried over");
-  }
-
   static constexpr std::string_view kModelPrefix = "model.layers.{}.mlp.";
   inline static const std::string kNoGrouping{};
 
@@ -711,7 +569,7 @@ class Planner {
   Json config_{};
   std::optional<DType> bias_dtype_{};
   std::map<std::string, std::string> kept_names_{};
-  std::map<std::string, Fp8Module> fp8_{};  // by the weight's name
+  Fp8Modules fp8_;
 };
 
 }  // namespace

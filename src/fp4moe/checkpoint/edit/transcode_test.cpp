@@ -1,6 +1,8 @@
 #include "fp4moe/checkpoint/edit/transcode.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <ostream>
 
 #include <gtest/gtest.h>
@@ -238,6 +240,104 @@ TEST(Transcode, SmallFilesOfTheFolderComeAlong) {
 
   EXPECT_EQ(tensor::testing::read_text(folder / "b/tokenizer.json"), "{\"version\": 1}");
   EXPECT_EQ(tensor::testing::read_text(folder / "b/chat_template.jinja"), "hello");
+}
+
+// What llama.cpp wants of a file: vectors in float32, a tokenizer or none that is said to be none.
+TEST(Transcode, GgufHasVectorsInFloat32AndTheWayBackHasThemAsTheyWere) {
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(
+      make(options_of(kQwen, WeightFormat::nvfp4, Dialect::modelopt), folder / "a"));
+  const std::string changed = "model.layers.0.input_layernorm.weight";
+
+  convert(folder / "a", Dialect::gguf, folder / "b.gguf");
+  convert(folder / "b.gguf", Dialect::modelopt, folder / "c");
+
+  const Result<tensor::Store> gguf = tensor::Store::open(folder / "b.gguf");
+  ASSERT_TRUE(gguf);
+  std::size_t vectors = 0;
+  for (const tensor::StoredTensor& tensor : gguf->tensors())
+    if (tensor.entry.shape.size() == 1) {
+      EXPECT_EQ(tensor.entry.dtype, tensor::DType::f32) << tensor.entry.name;
+      ++vectors;
+    }
+  EXPECT_GT(vectors, 3u);
+  expect_same_tensors(folder / "a", folder / "c");
+  // A number that BF16 has not keeps its type.
+  std::vector<std::byte> norm(kQwen.hidden * 4);
+  const float third = 1.0f / 3;
+  for (std::size_t i = 0; i < norm.size(); i += 4) std::memcpy(&norm[i], &third, 4);
+  CheckpointEdits edits;
+  edits.put.push_back({{"blk.0.attn_norm.weight", tensor::DType::f32, {kQwen.hidden}}, norm});
+  ASSERT_TRUE(copy_checkpoint(*gguf, folder / "d.gguf", edits));
+  convert(folder / "d.gguf", Dialect::modelopt, folder / "e");
+  const Result<tensor::Store> back = tensor::Store::open(folder / "e");
+  ASSERT_TRUE(back);
+  EXPECT_EQ(back->find(changed)->entry.dtype, tensor::DType::f32);
+  EXPECT_EQ(std::memcmp(back->bytes(*back->find(changed)).data(), norm.data(), norm.size()), 0);
+}
+
+std::string field_text(const tensor::Store& store, std::string_view key) {
+  for (const tensor::GgufField& field : store.gguf_fields())
+    if (const auto* value = std::get_if<std::string>(&field.value); value && field.key == key)
+      return *value;
+  return {};
+}
+
+TEST(Transcode, GgufCarriesTheTokenizerAndTheWayBackSaysThatItIsLost) {
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(
+      make(options_of(kGptOss, WeightFormat::mxfp4, Dialect::gpt_oss), folder / "gpt"));
+  const TranscodeReport bare = convert(folder / "gpt", Dialect::gguf, folder / "bare.gguf");
+  ASSERT_EQ(bare.notes.size(), 1u);
+  EXPECT_NE(bare.notes[0].find("there is no tokenizer.json"), std::string::npos) << bare.notes[0];
+  const Result<tensor::Store> without = tensor::Store::open(folder / "bare.gguf");
+  ASSERT_TRUE(without);
+  EXPECT_EQ(field_text(*without, "tokenizer.ggml.model"), "none");
+  EXPECT_TRUE(convert(folder / "bare.gguf", Dialect::gpt_oss, folder / "again").notes.empty());
+
+  tensor::testing::write_text(folder / "gpt/tokenizer.json", R"({"model": {"type": "BPE",
+      "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}, "decoder": {"type": "ByteLevel"},
+      "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}})");
+  tensor::testing::write_text(folder / "gpt/chat_template.jinja", "{{ hello }}");
+  EXPECT_TRUE(convert(folder / "gpt", Dialect::gguf, folder / "b.gguf").notes.empty());
+  const Result<tensor::Store> gguf = tensor::Store::open(folder / "b.gguf");
+  ASSERT_TRUE(gguf);
+  EXPECT_EQ(field_text(*gguf, "tokenizer.ggml.pre"), "gpt-2");
+  EXPECT_EQ(field_text(*gguf, "tokenizer.chat_template"), "{{ hello }}");
+  EXPECT_EQ(field_text(*gguf, "general.name"), "gpt");
+  const tensor::StoredTensor* embedding = gguf->find("token_embd.weight");
+  for (const tensor::GgufField& field : gguf->gguf_fields())
+    if (field.key == "tokenizer.ggml.tokens") {
+      EXPECT_EQ(std::get<std::vector<std::string>>(field.value).size(), embedding->entry.shape[0]);
+    }
+  const TranscodeReport back = convert(folder / "b.gguf", Dialect::gpt_oss, folder / "c");
+  ASSERT_EQ(back.notes.size(), 1u);
+  EXPECT_NE(back.notes[0].find("tokenizer"), std::string::npos);
+
+  tensor::testing::write_text(folder / "gpt/tokenizer.json", R"({"model": )");
+  const Error damaged = refusal(folder / "gpt", Dialect::gguf, folder / "d.gguf");
+  EXPECT_EQ(damaged.id, "vocabulary.malformed");
+  EXPECT_NE(damaged.path.find("tokenizer.json"), std::string::npos);
+  EXPECT_FALSE(damaged.remedy.empty());
+  EXPECT_FALSE(std::filesystem::exists(folder / "d.gguf"));
+}
+
+TEST(Transcode, SaysWhenLlamaCppWillNotKnowSomeTensors) {
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(
+      make(options_of(kNemotron, WeightFormat::nvfp4, Dialect::modelopt), folder / "a"));
+  const Result<tensor::Store> store = tensor::Store::open(folder / "a");
+  ASSERT_TRUE(store);
+  CheckpointEdits edits;
+  edits.put.push_back(
+      {{"backbone.layers.0.mixer.A_log", tensor::DType::bf16, {8}}, std::vector<std::byte>(16)});
+  ASSERT_TRUE(copy_checkpoint(*store, folder / "b", edits));
+
+  const TranscodeReport report = convert(folder / "b", Dialect::gguf, folder / "c.gguf");
+
+  EXPECT_TRUE(std::ranges::any_of(report.notes, [](const std::string& note) {
+    return note.find("backbone.layers.0.mixer.A_log") != std::string::npos;
+  }));
 }
 
 TEST(Transcode, QuantizedModulesOutsideTheExpertsAreTranslatedToo) {

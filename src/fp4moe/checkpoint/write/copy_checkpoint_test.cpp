@@ -199,6 +199,75 @@ TEST(GgufFields, ConfigurationComesBackFromForeignFilesByLlamaCppsKeys) {
   EXPECT_EQ(config["rope_theta"], 1e6);
 }
 
+// The number, text or truth of a field; -1 where it is not there.
+double number_of_field(const std::vector<tensor::GgufField>& fields, std::string_view key) {
+  for (const tensor::GgufField& field : fields) {
+    if (field.key != key) continue;
+    if (const auto* count = std::get_if<std::uint64_t>(&field.value))
+      return static_cast<double>(*count);
+    if (const auto* truth = std::get_if<bool>(&field.value)) return *truth ? 1 : 0;
+    if (const auto* real = std::get_if<double>(&field.value)) return *real;
+  }
+  return -1;
+}
+
+TEST(GgufFields, HoldWhatLlamaCppsLoaderAsksFor) {
+  const auto fields =
+      gguf_fields({.model_type = "glm4_moe",
+                   .config = *parse_json(R"({"intermediate_size": 512, "num_attention_heads": 4,
+          "first_k_dense_replace": 1, "n_shared_experts": 2, "routed_scaling_factor": 2.5,
+          "norm_topk_prob": true, "n_group": 1, "head_dim": 32, "rope_theta": 10000})"),
+                   .shape = {.experts = 8, .hidden = 128, .intermediate = 64},
+                   .layers = 3,
+                   .top_k = 2,
+                   .vocabulary = 100,
+                   .next_layers = 1});
+  const auto of = [&](const char* key) {
+    return number_of_field(fields, std::string("glm4moe.") + key);
+  };
+  EXPECT_EQ(of("block_count"), 3);
+  EXPECT_EQ(of("nextn_predict_layers"), 1);
+  EXPECT_EQ(of("feed_forward_length"), 512);
+  EXPECT_EQ(of("expert_feed_forward_length"), 64);
+  EXPECT_EQ(of("vocab_size"), 100);
+  EXPECT_EQ(of("attention.value_length"), 32);
+  EXPECT_EQ(of("leading_dense_block_count"), 1);
+  EXPECT_EQ(of("expert_shared_count"), 2);
+  EXPECT_EQ(of("expert_weights_scale"), 2.5);
+  EXPECT_EQ(of("expert_weights_norm"), 1);
+  EXPECT_EQ(of("expert_gating_func"), 2);
+  EXPECT_EQ(of("rope.dimension_count"), 16);
+  EXPECT_EQ(of("rope.freq_base"), 10000);
+}
+
+TEST(GgufFields, ReadRotationsFromOldNewAndOpenAisConfigurations) {
+  const char* yarn =
+      R"("rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+         "original_max_position_embeddings": 4096)";
+  for (const std::string& config :
+       {std::string(
+            R"({"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 150000,
+          "rope_scaling": {)") +
+            yarn + "}}",
+        std::string(R"({"max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+          "rope_parameters": {"rope_theta": 150000.0, )") +
+            yarn + "}}",
+        std::string(R"({"rope_theta": 150000.0, "rope_scaling_factor": 32.0, "rope_ntk_alpha": 1.0,
+          "rope_ntk_beta": 32.0, "initial_context_length": 4096})")}) {
+    const auto fields = gguf_fields({.model_type = "gpt_oss", .config = *parse_json(config)});
+    const auto of = [&](const char* key) {
+      return number_of_field(fields, std::string("gpt-oss.") + key);
+    };
+    EXPECT_EQ(of("context_length"), 131072) << config;
+    EXPECT_EQ(of("attention.layer_norm_rms_epsilon"), 1e-5) << config;
+    EXPECT_EQ(of("rope.freq_base"), 150000) << config;
+    EXPECT_EQ(of("rope.scaling.factor"), 32) << config;
+    EXPECT_EQ(of("rope.scaling.original_context_length"), 4096) << config;
+    EXPECT_EQ(of("rope.scaling.yarn_beta_fast"), 32) << config;
+    EXPECT_EQ(of("rope.scaling.yarn_beta_slow"), 1) << config;
+  }
+}
+
 TEST(GgufFields, UnknownFamiliesGetAnArchitectureOfTheirOwnName) {
   EXPECT_EQ(gguf_architecture("gpt_oss"), "gpt-oss");
   EXPECT_EQ(gguf_architecture("my_new_moe"), "my-new-moe");

@@ -45,9 +45,19 @@ constexpr NameRow kGgufNames[] = {
     {{},               "model.layers.{}.mlp.gate",                         "blk.{}.ffn_gate_inp"},
     {{},               "model.layers.{}.block_sparse_moe.gate",            "blk.{}.ffn_gate_inp"},
     {{},               "model.layers.{}.mlp.gate.e_score_correction_bias", "blk.{}.exp_probs_b.bias"},
+    {"minimax_m2",     "model.layers.{}.block_sparse_moe.e_score_correction_bias", "blk.{}.exp_probs_b.bias"},
+    {{},               "model.layers.{}.mlp.gate_proj",                    "blk.{}.ffn_gate"},
+    {{},               "model.layers.{}.mlp.up_proj",                      "blk.{}.ffn_up"},
+    {{},               "model.layers.{}.mlp.down_proj",                    "blk.{}.ffn_down"},
     {{},               "model.layers.{}.mlp.shared_experts.gate_proj",     "blk.{}.ffn_gate_shexp"},
     {{},               "model.layers.{}.mlp.shared_experts.up_proj",       "blk.{}.ffn_up_shexp"},
     {{},               "model.layers.{}.mlp.shared_experts.down_proj",     "blk.{}.ffn_down_shexp"},
+    {"glm4_moe",       "model.layers.{}.eh_proj",                          "blk.{}.nextn.eh_proj"},
+    {"glm4_moe",       "model.layers.{}.enorm",                            "blk.{}.nextn.enorm"},
+    {"glm4_moe",       "model.layers.{}.hnorm",                            "blk.{}.nextn.hnorm"},
+    {"glm4_moe",       "model.layers.{}.embed_tokens",                     "blk.{}.nextn.embed_tokens"},
+    {"glm4_moe",       "model.layers.{}.shared_head.head",                 "blk.{}.nextn.shared_head_head"},
+    {"glm4_moe",       "model.layers.{}.shared_head.norm",                 "blk.{}.nextn.shared_head_norm"},
     {"nemotron_h",     "backbone.embeddings",                              "token_embd"},
     {"nemotron_h",     "backbone.norm_f",                                  "output_norm"},
     {"nemotron_h",     "backbone.layers.{}.norm",                          "blk.{}.attn_norm"},
@@ -159,6 +169,7 @@ Result<std::vector<OtherTensor>> join_qkv(std::vector<OtherTensor> others,
     const std::array<OtherTensor*, 3>& found = group.second.found;
     const bool whole = std::ranges::all_of(found, [&found](const OtherTensor* part) {
       return part != nullptr && part->spec.dtype == found[0]->spec.dtype &&
+             part->stored == found[0]->stored &&
              part->spec.shape.size() == found[0]->spec.shape.size() && !part->spec.shape.empty();
     });
     if (!whole) continue;

@@ -12,6 +12,7 @@
 #include "fp4moe/checkpoint/gguf_blocks.hpp"
 #include "fp4moe/checkpoint/page_release.hpp"
 #include "fp4moe/checkpoint/scale_scan.hpp"
+#include "fp4moe/checkpoint/write/convert_vector.hpp"
 #include "fp4moe/checkpoint/write/exact_scales.hpp"
 
 namespace fp4moe::checkpoint {
@@ -70,7 +71,7 @@ Result<Done> check_plan(const CheckpointPlan& plan, const SpecList& specs, const
 }  // namespace
 
 std::uint64_t bytes_of(const OtherTensor& other) {
-  if (other.block) return *tensor::byte_count(other.spec.dtype, other.spec.shape);
+  if (other.block || other.stored) return *tensor::byte_count(other.spec.dtype, other.spec.shape);
   std::uint64_t total = other.bytes.size();
   for (const TensorSpan& piece : other.pieces) total += piece.bytes;
   return total;
@@ -225,6 +226,31 @@ Result<Done> CheckpointWriter::copy_block(std::size_t index, const OtherTensor& 
   return Done{};
 }
 
+Result<Done> CheckpointWriter::copy_piece(std::size_t index, const OtherTensor& other,
+                                          std::uint64_t at, const TensorSpan& piece,
+                                          const ProgressFunction& progress) {
+  const std::span<const std::byte> all =
+      plan_.source->bytes(*piece.tensor).subspan(piece.begin, piece.bytes);
+  std::vector<std::byte> converted;
+  for (std::uint64_t begin = 0; begin < all.size(); begin += kCopyChunk) {
+    if (Result<Done> go_on = check_interrupt(); !go_on) return go_on;
+    const auto part = all.subspan(begin, std::min<std::uint64_t>(kCopyChunk, all.size() - begin));
+    std::span<const std::byte> result = part;
+    if (other.stored) {
+      convert_vector(*other.stored, other.spec.dtype, part, converted);
+      result = converted;
+    }
+    if (Result<Done> done = sink_.write(index, at, result); !done) return done;
+    plan_.source->drop(*piece.tensor, part);
+    at += result.size();
+    if (progress) progress(result.size());
+  }
+  // Reading a page may have mapped its neighbours too.
+  const tensor::MappedFile& file = plan_.source->files()[piece.tensor->file];
+  file.drop(file.bytes());
+  return Done{};
+}
+
 Result<Done> CheckpointWriter::copy_others(std::size_t threads, const ProgressFunction& progress) {
   return parallel_for(threads, plan_.others.size(), [&](std::size_t i) -> Result<Done> {
     const OtherTensor& other = plan_.others[i];
@@ -236,20 +262,9 @@ Result<Done> CheckpointWriter::copy_others(std::size_t threads, const ProgressFu
       if (Result<Done> done = sink_.write(i, 0, other.bytes); !done) return done;
     std::uint64_t at = other.bytes.size();
     for (const TensorSpan& piece : other.pieces) {
-      const std::span<const std::byte> all =
-          plan_.source->bytes(*piece.tensor).subspan(piece.begin, piece.bytes);
-      for (std::uint64_t begin = 0; begin < all.size(); begin += kCopyChunk) {
-        if (Result<Done> go_on = check_interrupt(); !go_on) return go_on;
-        const auto part =
-            all.subspan(begin, std::min<std::uint64_t>(kCopyChunk, all.size() - begin));
-        if (Result<Done> done = sink_.write(i, at, part); !done) return done;
-        plan_.source->drop(*piece.tensor, part);
-        at += part.size();
-        if (progress) progress(part.size());
-      }
-      // Reading a page may have mapped its neighbours too.
-      const tensor::MappedFile& file = plan_.source->files()[piece.tensor->file];
-      file.drop(file.bytes());
+      if (Result<Done> done = copy_piece(i, other, at, piece, progress); !done) return done;
+      at += other.stored ? converted_bytes(*other.stored, other.spec.dtype, piece.bytes)
+                         : piece.bytes;
     }
     return Done{};
   });

@@ -52,6 +52,8 @@ struct OtherTensor {
   std::vector<TensorSpan> pieces{};
   std::vector<std::byte> bytes{};
   std::optional<BlockPiece> block{};
+  // The type of the pieces, if another: BF16 or F16 of an F32 tensor, or F32 that fits one of these.
+  std::optional<tensor::DType> stored{};
 };
 
 struct FileCopy {
@@ -74,7 +76,8 @@ struct CheckpointPlan {
   std::vector<FileCopy> files{};
   std::vector<tensor::GgufField> gguf_fields{};  // for a GGUF target
   ExactScales exact_scales{};
-  tensor::Metadata metadata{};  // of every safetensors file
+  std::vector<std::string> notes{};  // what a person should know
+  tensor::Metadata metadata{};       // of every safetensors file
   std::uint64_t max_shard_bytes = kDefaultShardBytes;
   bool is_checked = true;  // refused where Checkpoint::open would refuse the result
 };
@@ -108,6 +111,8 @@ class CheckpointWriter {
   Result<Done> write_rows(std::size_t layer, std::uint64_t expert, std::size_t number, Range rows,
                           std::span<const std::byte> bytes);
   Result<Done> copy_block(std::size_t index, const OtherTensor& other);
+  Result<Done> copy_piece(std::size_t index, const OtherTensor& other, std::uint64_t at,
+                          const TensorSpan& piece, const ProgressFunction& progress);
   Result<tensor::Buffer> take_scratch(std::size_t bytes);
   void give_back(tensor::Buffer scratch);
 
