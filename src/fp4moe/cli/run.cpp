@@ -201,14 +201,13 @@ Result<int> compute(const RunOptions& options, const Io& io, runtime::RunOptions
     fine = fine && is_fine(run);
   }
   if (io.json)
-    answer.print(
-        {{"command", "run"},
-         {"path", options.path},
-         {"input", input->origin},
-         {"ranks", ranks},
-         {"exchange", moe::exchange::row(moe::exchange::row(how.layer.exchange).name).name},
-         {"output", options.out},
-         {"layers", std::move(rows)}});
+    answer.print({{"command", "run"},
+                  {"path", options.path},
+                  {"input", input->origin},
+                  {"ranks", ranks},
+                  {"exchange", moe::exchange::row(how.layer.exchange).name},
+                  {"output", options.out},
+                  {"layers", std::move(rows)}});
   else if (ranks > 1)
     text << fmt::format("{} ranks ({}), exchange {}\n", ranks, group ? "MPI" : "threads",
                         moe::exchange::row(how.layer.exchange).name);
