@@ -22,7 +22,7 @@ constexpr Digit k(std::uint32_t divide, std::uint32_t modulo, Stride stride) {
   return {Axis::col, divide, modulo, stride.fixed, stride.by_cols, stride.by_rows};
 }
 
-inline constexpr Dim kExperts{.experts = true};
+inline constexpr Dim kExpertsDim{.experts = true};
 constexpr Dim rows_dim(std::uint32_t times = 1, std::uint32_t divide = 1) {
   return {.rows = true, .times = times, .divide = divide};
 }

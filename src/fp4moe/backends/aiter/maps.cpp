@@ -39,14 +39,14 @@ Map scales_n32k4() {
           .need_rows = 32,
           .need_cols = 4,
           .digits = {k(1, 4, at(1)), n(1, 32, at(4)), k(4, 0, at(128)), n(32, 0, cols(32))},
-          .dims = {kExperts, rows_dim(1, 32), cols_dim(32)}};
+          .dims = {kExpertsDim, rows_dim(1, 32), cols_dim(32)}};
 }
 
 Map triton_strided() { return named("triton_strided", column_major()); }
 
 Map triton_scales() {
   Map result = named("cdna4_scale", scales_32x8(false));
-  result.dims = {kExperts, rows_dim(1, 32), cols_dim(32)};
+  result.dims = {kExpertsDim, rows_dim(1, 32), cols_dim(32)};
   result.is_column_major = true;
   return result;
 }

@@ -16,7 +16,7 @@ Map arm_codes() {
           .pad_cols = 32,
           .digits = {k(8, 2, at(1)), k(1, 8, at(2)), n(1, 2, at(16)), k(16, 2, at(32)),
                      n(2, 2, at(64)), k(32, 0, at(128)), n(4, 0, cols(4))},
-          .dims = {kExperts, rows_dim(1, 4), cols_dim(1, 32), of(64)}};
+          .dims = {kExpertsDim, rows_dim(1, 4), cols_dim(1, 32), of(64)}};
 }
 
 // The four rows' scales of one k-group together.
@@ -26,7 +26,7 @@ Map arm_scales(std::uint32_t block) {
           .pad_rows = 8,
           .pad_cols = groups,
           .digits = {n(1, 4, at(1)), k(1, 0, at(4)), n(4, 0, cols(4))},
-          .dims = {kExperts, rows_dim(1, 4), cols_dim(1, groups), of(4 * groups)}};
+          .dims = {kExpertsDim, rows_dim(1, 4), cols_dim(1, groups), of(4 * groups)}};
 }
 
 // Tiles of 16 rows x 32 k: a row's eight k fill 32 bits of a 64-byte register. For BF16 gemms
@@ -37,7 +37,7 @@ Map x86_codes(X86Form form) {
              .element = Element::nibble,
              .pad_rows = 16,
              .pad_cols = 32,
-             .dims = {kExperts, rows_dim(1, 16), cols_dim(1, 32), of(256)}};
+             .dims = {kExpertsDim, rows_dim(1, 16), cols_dim(1, 32), of(256)}};
   if (form == X86Form::bf16)
     result.digits = {k(2, 4, at(1)), k(1, 2, at(4)), n(1, 16, at(8)), k(8, 0, at(128)),
                      n(16, 0, cols(16))};
@@ -53,7 +53,7 @@ Map x86_scales(std::uint32_t block) {
           .pad_rows = 16,
           .pad_cols = groups,
           .digits = {n(1, 16, at(1)), k(1, 0, at(16)), n(16, 0, cols(16))},
-          .dims = {kExperts, rows_dim(1, 16), cols_dim(1, groups), of(16 * groups)}};
+          .dims = {kExpertsDim, rows_dim(1, 16), cols_dim(1, groups), of(16 * groups)}};
 }
 
 }  // namespace fp4moe::backends::cpu_native

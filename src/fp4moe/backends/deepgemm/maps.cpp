@@ -12,7 +12,7 @@ Map scales() {
           .pad_rows = 4,
           .pad_cols = 4,
           .digits = {k(1, 4, at(1)), n(1, 0, at(4)), k(4, 0, rows(4))},
-          .dims = {kExperts, cols_dim(1, 4), rows_dim()},
+          .dims = {kExpertsDim, cols_dim(1, 4), rows_dim()},
           .is_column_major = true,
           .reports_logical_rows = true,
           .padding_is_unset = true};

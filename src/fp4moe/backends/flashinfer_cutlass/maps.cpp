@@ -18,7 +18,7 @@ Map sm90_codes(bool scattered) {
           .digits = {n(8, 2, at(1)), k(1, 2, at(odd)), k(8, 2, at(upper)), k(2, 4, at(8)),
                      k(32, 2, at(32)), k(64, 0, at(64)), n(1, 8, cols(1)), k(16, 2, cols(8)),
                      n(16, 0, cols(16))},
-          .dims = {kExperts, rows_dim(), cols_dim(1, 2)},
+          .dims = {kExpertsDim, rows_dim(), cols_dim(1, 2)},
           .code = scattered ? &kHopperCode : nullptr};
 }
 
@@ -26,7 +26,7 @@ Map sm90_scales() {
   return {.name = "sm90_scales",
           .need_cols = 4,
           .digits = {k(1, 4, at(1)), n(1, 0, at(4)), k(4, 0, rows(4))},
-          .dims = {kExperts, cols_dim(1, 4), rows_dim(4)}};
+          .dims = {kExpertsDim, cols_dim(1, 4), rows_dim(4)}};
 }
 
 Map sm90_scales_folded() {
@@ -35,7 +35,7 @@ Map sm90_scales_folded() {
           .need_cols = 4,
           .digits = {k(1, 4, at(1)), n(16, 4, at(4)), n(1, 16, at(16)), k(4, 0, at(256)),
                      n(64, 0, cols(64))},
-          .dims = {kExperts, rows_dim(1, 64), cols_dim(1, 4), of(16), of(16)}};
+          .dims = {kExpertsDim, rows_dim(1, 64), cols_dim(1, 4), of(16), of(16)}};
 }
 
 }  // namespace fp4moe::backends::flashinfer_cutlass

@@ -14,7 +14,7 @@ Map codes_w4a16() {
           .need_cols = 16,
           .digits = {k(8, 2, at(1)), n(8, 2, at(2)), k(1, 2, at(4)), n(16, 4, at(8)),
                      k(2, 4, at(32)), n(1, 8, at(128)), n(64, 0, at(1024)), k(16, 0, rows(16))},
-          .dims = {kExperts, cols_dim(1, 16), rows_dim(2)}};
+          .dims = {kExpertsDim, cols_dim(1, 16), rows_dim(2)}};
 }
 
 Map codes_w4a8() {
@@ -24,7 +24,7 @@ Map codes_w4a8() {
           .need_cols = 32,
           .digits = {k(16, 2, at(1)), k(1, 4, at(2)), n(8, 4, at(8)), k(4, 4, at(32)),
                      n(1, 8, at(128)), n(32, 0, at(1024)), k(32, 0, rows(32))},
-          .dims = {kExperts, cols_dim(1, 16), rows_dim(2)}};
+          .dims = {kExpertsDim, cols_dim(1, 16), rows_dim(2)}};
 }
 
 Map scales() {
@@ -32,14 +32,14 @@ Map scales() {
           .need_rows = 64,
           .digits = {n(16, 2, at(1)), n(8, 2, at(2)), n(32, 2, at(4)), n(1, 8, at(8)),
                      n(64, 0, at(64)), k(1, 0, rows(1))},
-          .dims = {kExperts, cols_dim(), rows_dim()}};
+          .dims = {kExpertsDim, cols_dim(), rows_dim()}};
 }
 
 Map scales_grouped() {
   return {.name = "marlin_scales_grouped",
           .need_rows = 64,
           .digits = {n(8, 8, at(1)), n(1, 8, at(8)), n(64, 0, at(64)), k(1, 0, rows(1))},
-          .dims = {kExperts, cols_dim(), rows_dim()}};
+          .dims = {kExpertsDim, cols_dim(), rows_dim()}};
 }
 
 Map scales_single() {
@@ -47,7 +47,7 @@ Map scales_single() {
           .need_rows = 32,
           .digits = {n(1, 2, at(1)), n(8, 4, at(2)), n(2, 4, at(8)), n(32, 0, at(32)),
                      k(1, 0, rows(1))},
-          .dims = {kExperts, cols_dim(), rows_dim()}};
+          .dims = {kExpertsDim, cols_dim(), rows_dim()}};
 }
 
 Map scales_single_exchanged() {
@@ -55,7 +55,7 @@ Map scales_single_exchanged() {
           .need_rows = 32,
           .digits = {n(8, 2, at(1)), n(1, 2, at(2)), n(16, 2, at(4)), n(2, 4, at(8)),
                      n(32, 0, at(32)), k(1, 0, rows(1))},
-          .dims = {kExperts, cols_dim(), rows_dim()}};
+          .dims = {kExpertsDim, cols_dim(), rows_dim()}};
 }
 
 }  // namespace fp4moe::backends::marlin

@@ -17,7 +17,7 @@ Map codes(std::uint32_t block) {
           .digits = {n(8, 2, at(1)), k(8, 2, at(2)), k(1, 2, at(4)), k(16, 4, at(8)),
                      k(2, 4, at(32)), n(1, 8, at(128)), n(16, 4, at(1024)), k(64, 0, at(2 * bytes)),
                      n(64, 0, cols(bytes / 32))},
-          .dims = {kExperts, rows_dim(1, 64), cols_dim(1, 64), of(bytes)},
+          .dims = {kExpertsDim, rows_dim(1, 64), cols_dim(1, 64), of(bytes)},
           .code = &kNativeCode,
           .record = 2 * bytes,
           .of = 4096};
@@ -33,7 +33,7 @@ Map scales(std::uint32_t block) {
           .digits = {n(8, 2, at(1)), k(1, groups, at(2)), n(1, 8, at(2 * groups)),
                      n(16, 4, at(16 * groups)), k(groups, 0, at(bytes)),
                      n(64, 0, cols(bytes / groups))},
-          .dims = {kExperts, rows_dim(1, 64), cols_dim(1, groups), of(bytes)},
+          .dims = {kExpertsDim, rows_dim(1, 64), cols_dim(1, groups), of(bytes)},
           .begin = 2048,
           .record = bytes,
           .of = 64 * groups};

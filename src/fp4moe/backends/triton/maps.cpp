@@ -18,7 +18,7 @@ Map hopper_value(unsigned mma_version, Pads pads) {
              .element = Element::nibble,
              .pad_rows = pads.rows,
              .pad_cols = 2 * pads.bytes,
-             .dims = {kExperts, rows_dim(1, 4), cols_dim(2)},
+             .dims = {kExpertsDim, rows_dim(1, 4), cols_dim(2)},
              .is_column_major = true,
              .code = &kHopperCode};
   if (mma_version == 3)
@@ -38,7 +38,7 @@ Map hopper_scale(std::uint32_t warps, std::uint32_t pad_cols) {
           .pad_cols = pad_cols,
           .digits = {n(8, 2, at(1)), k(1, 2, at(2)), n(1, 8, at(4)), n(16 * warps, 2, at(32)),
                      k(2, 0, at(64)), n(16, warps, cols(32)), n(32 * warps, 0, cols(32 * warps))},
-          .dims = {kExperts, rows_dim(1, 32), cols_dim(32)},
+          .dims = {kExpertsDim, rows_dim(1, 32), cols_dim(32)},
           .is_column_major = true};
 }
 
@@ -58,7 +58,7 @@ Map blackwell_value_shuffled(std::uint32_t block_k, std::uint32_t block_n) {
           .need_rows = 2,
           .digits = {k(1, bytes, at(1)), n(1, block_n, at(bytes)),
                      n(block_n, 0, at(block_n * bytes)), k(bytes, 0, rows(bytes))},
-          .dims = {kExperts, cols_dim(1, bytes), rows_dim(1, block_n), of(block_n), of(bytes)}};
+          .dims = {kExpertsDim, cols_dim(1, bytes), rows_dim(1, block_n), of(block_n), of(bytes)}};
 }
 
 Map blackwell_scale() {
@@ -71,7 +71,7 @@ Map blackwell_scale() {
 
 Map cdna4_scale(bool pads) {
   Map result = named("cdna4_scale", scales_32x8(pads));
-  result.dims = {kExperts, rows_dim(1, 32), cols_dim(32)};
+  result.dims = {kExpertsDim, rows_dim(1, 32), cols_dim(32)};
   result.is_column_major = true;
   return result;
 }
@@ -83,7 +83,7 @@ Map gfx1250_scale(std::uint64_t columns) {
           .pad_cols = width,
           .digits = {k(1, width, at(1)), n(32, 4, at(width)), n(1, 32, at(4 * width)),
                      k(width, 0, at(128 * width)), n(128, 0, cols(128))},
-          .dims = {kExperts, rows_dim(1, 128), cols_dim(128)},
+          .dims = {kExpertsDim, rows_dim(1, 128), cols_dim(128)},
           .is_column_major = true};
 }
 

@@ -19,7 +19,7 @@ namespace fp4moe::kernels::cpu {
 enum class Element : std::uint8_t { bf16, f16, f32 };
 
 // Blocks are quantized in passes over so many, which stay in the first-level cache.
-constexpr std::size_t kChunk = 64;
+inline constexpr std::size_t kPassBlocks = 64;
 
 // MXFP4: 32 values, 16 bytes of codes. NVFP4: 16 values, 8 bytes. MXFP8: 32 values, 32 bytes.
 // Each block has one scale byte.

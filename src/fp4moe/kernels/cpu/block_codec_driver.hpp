@@ -37,13 +37,13 @@ template <class Blocks, class Lanes>
   return part;
 }
 
-// quantize_chunk(part) gets at most kChunk blocks, whole groups of kGroup; what is left at the end
+// quantize_chunk(part) gets at most kPassBlocks blocks, whole groups of kGroup; what is left at the end
 // goes to the reference.
 template <class Blocks, class Lanes, std::size_t kGroup = 1, class QuantizeChunk>
 [[gnu::always_inline]] inline void quantize_chunks(const QuantizeBlocks& work,
                                                    const QuantizeChunk& quantize_chunk) {
   for (std::size_t done = 0; done != work.blocks;) {
-    const std::size_t left = work.blocks - done, fits = left < kChunk ? left : kChunk;
+    const std::size_t left = work.blocks - done, fits = left < kPassBlocks ? left : kPassBlocks;
     const std::size_t whole = fits / kGroup * kGroup;
     if (whole == 0) return Blocks::kReference(part_of<Blocks, Lanes>(work, done, left));
     quantize_chunk(part_of<Blocks, Lanes>(work, done, whole));

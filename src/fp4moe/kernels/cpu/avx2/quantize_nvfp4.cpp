@@ -46,10 +46,10 @@ void quantize_chunk(const QuantizeBlocks& work, float reciprocal) {
   std::uint8_t* const codes = work.codes;
   const std::size_t blocks = work.blocks;
   const float global = work.global_scale;
-  alignas(32) std::uint32_t maxima[kChunk];
-  alignas(32) float multipliers[kChunk];
-  std::uint8_t scales[kChunk];
-  std::uint8_t is_unusual[kChunk];
+  alignas(32) std::uint32_t maxima[kPassBlocks];
+  alignas(32) float multipliers[kPassBlocks];
+  std::uint8_t scales[kPassBlocks];
+  std::uint8_t is_unusual[kPassBlocks];
   __m256i unusual = _mm256_setzero_si256();
   find_maxima<Lanes, 16>(input, blocks, maxima);
   for (std::size_t i = 0; i < blocks; i += 8) {

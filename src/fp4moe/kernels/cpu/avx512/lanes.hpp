@@ -71,7 +71,7 @@ struct F32Lanes : avx2::F32Lanes {
 // The maxima of a chunk's blocks, zeros up to the next multiple of sixteen.
 template <class Lanes, std::size_t kElements>
 [[gnu::always_inline]] static inline void find_maxima(const std::uint8_t* input, std::size_t blocks,
-                                                      std::uint32_t maxima[kChunk]) {
+                                                      std::uint32_t maxima[kPassBlocks]) {
   for (std::size_t i = 0; i < blocks; ++i)
     maxima[i] = Lanes::template max_of<kElements>(input + i * kElements * Lanes::kBytes);
   for (std::size_t i = blocks; i % 16 != 0; ++i) maxima[i] = 0;

@@ -42,9 +42,9 @@ void quantize_chunk(const QuantizeBlocks& work, const Mxfp4Recipe& recipe,
   const auto* const input = static_cast<const std::uint8_t*>(work.input);
   std::uint8_t* const codes = work.codes;
   const std::size_t blocks = work.blocks;
-  alignas(64) std::uint32_t maxima[kChunk];
-  alignas(64) std::int32_t bases[kChunk];
-  std::uint8_t scales[kChunk];
+  alignas(64) std::uint32_t maxima[kPassBlocks];
+  alignas(64) std::int32_t bases[kPassBlocks];
+  std::uint8_t scales[kPassBlocks];
   std::uint64_t unusual = 0;
   find_maxima<Lanes, 32>(input, blocks, maxima);
   for (std::size_t i = 0; i < blocks; i += 16) {

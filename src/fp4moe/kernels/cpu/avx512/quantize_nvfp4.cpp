@@ -51,9 +51,9 @@ void quantize_chunk(const QuantizeBlocks& work, float reciprocal, const E2m1Tabl
   std::uint8_t* const codes = work.codes;
   const std::size_t blocks = work.blocks;
   const float global = work.global_scale;
-  alignas(64) std::uint32_t maxima[kChunk];
-  alignas(64) float multipliers[kChunk];
-  std::uint8_t scales[kChunk];
+  alignas(64) std::uint32_t maxima[kPassBlocks];
+  alignas(64) float multipliers[kPassBlocks];
+  std::uint8_t scales[kPassBlocks];
   std::uint64_t unusual = 0;
   find_maxima<Lanes, 16>(input, blocks, maxima);
   for (std::size_t i = 0; i < blocks; i += 16) {

@@ -45,8 +45,8 @@ void quantize_chunk(const QuantizeBlocks& work, const Mxfp4Recipe& recipe,
   const auto* const input = static_cast<const std::uint8_t*>(work.input);
   std::uint8_t* const codes = work.codes;
   const std::size_t blocks = work.blocks;
-  std::int16_t bases[kChunk];
-  std::uint8_t is_unusual[kChunk];
+  std::int16_t bases[kPassBlocks];
+  std::uint8_t is_unusual[kPassBlocks];
   uint32x4_t unusual = vdupq_n_u32(0);
   for (std::size_t i = 0; i < blocks; i += 4) {
     const FourScales four = scales_of(Lanes::template max_of_four<32>(input + i * kStride), recipe);

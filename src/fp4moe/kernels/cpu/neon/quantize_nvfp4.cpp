@@ -51,8 +51,8 @@ void quantize_chunk(const QuantizeBlocks& work, float reciprocal, const E2m1Tabl
   std::uint8_t* const codes = work.codes;
   const std::size_t blocks = work.blocks;
   const float global = work.global_scale;
-  float multipliers[kChunk];
-  std::uint8_t is_unusual[kChunk];
+  float multipliers[kPassBlocks];
+  std::uint8_t is_unusual[kPassBlocks];
   uint32x4_t unusual = vdupq_n_u32(0);
   for (std::size_t i = 0; i < blocks; i += 4) {
     const FourScales four =
