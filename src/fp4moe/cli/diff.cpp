@@ -129,8 +129,7 @@ Result<std::string> first_stage(const Computation& computation, const DiffSide& 
     const auto differs = [](const std::vector<double>& x, const std::vector<double>& y) {
       return std::ranges::mismatch(x, y).in1 != x.end();
     };
-    if (differs(left.first, right.first))
-      return fmt::format("GEMM1, choice {}", choice);
+    if (differs(left.first, right.first)) return fmt::format("GEMM1, choice {}", choice);
     if (differs(left.middle, right.middle)) return fmt::format("the activation, choice {}", choice);
     if (differs(left.second, right.second))
       return fmt::format("GEMM2 and its weight, choice {}", choice);
