@@ -15,6 +15,7 @@ namespace neon_dotprod { extern const GemmFunctions kGemm; }
 namespace neon_i8mm    { extern const GemmFunctions kGemm; }
 #elif defined(__x86_64__)
 namespace avx2         { extern const GemmFunctions kGemm; }
+namespace avx512       { extern const GemmFunctions kGemm; }
 namespace avx512_vnni  { extern const GemmFunctions kGemm; }
 namespace amx          { extern const GemmFunctions kGemm; }
 #endif
@@ -60,6 +61,7 @@ constexpr GemmKernel kGemms[] = {
 #elif defined(__x86_64__)
     {"amx/gemm",          {avx2, avx512, avx512_vbmi, avx512_vnni, amx_int8}, &kX86Tiles, &amx::kGemm},
     {"avx512_vnni/gemm",  {avx2, avx512, avx512_vbmi, avx512_vnni},           &kX86Tiles, &avx512_vnni::kGemm},
+    {"avx512/gemm",       {avx2, avx512},                                     &kX86Tiles, &avx512::kGemm},
     {"avx2/gemm",         {avx2},                                             &kX86Tiles, &avx2::kGemm},
     kX86Reference,
 #else

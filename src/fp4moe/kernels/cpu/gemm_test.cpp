@@ -172,6 +172,17 @@ TEST_P(Gemms, DependOnNothingButTheirRowAndToken) {
   }
 }
 
+#if defined(__x86_64__)
+// AVX-512 came without dot products of bytes (Skylake), then without lookups of bytes (Cascade
+// Lake).
+TEST(GemmKernels, TakeWideRegistersWhereDotProductsAreMissing) {
+  using enum platform::CpuFeature;
+  EXPECT_EQ(pick(gemm_kernels(), {avx2, avx512}).name, "avx512/gemm");
+  EXPECT_EQ(pick(gemm_kernels(), {avx2, avx512, avx512_vnni}).name, "avx512/gemm");
+  EXPECT_EQ(pick(gemm_kernels(), {avx2}).name, "avx2/gemm");
+}
+#endif
+
 INSTANTIATE_TEST_SUITE_P(All, Gemms,
                          testing::Combine(testing::Values(WeightFormat::mxfp4, WeightFormat::nvfp4),
                                           testing::Values(std::size_t{1}, std::size_t{2})));

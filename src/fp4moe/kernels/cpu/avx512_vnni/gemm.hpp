@@ -175,6 +175,7 @@ template <class Format, std::size_t kLimbs, class Padding>
                            .half_steps = call.tokens.half_steps + c * padded_tokens(tokens),
                            .sums = sums};
       std::size_t done = add_chunks<Format, kLimbs, 4>(chunk, all, 0, tokens);
+      done = add_chunks<Format, kLimbs, 3>(chunk, all, done, tokens);
       done = add_chunks<Format, kLimbs, 2>(chunk, all, done, tokens);
       add_chunks<Format, kLimbs, 1>(chunk, all, done, tokens);
     }
