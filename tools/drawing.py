@@ -14,8 +14,10 @@ STYLE = """<style>text { font: 12px sans-serif; fill: #24292f } .small { font-si
 
 
 class Drawing:
-    def __init__(self, width: int, height: int, title: str) -> None:
-        self.parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">', f"<title>{escape(title)}</title>", STYLE,
+    def __init__(self, width: int, height: int, title: str, shown: int = 0) -> None:
+        """shown: how wide a page shows it; 0: as wide as the page."""
+        size = f' width="{shown}" height="{shown * height // width}"' if shown else ""
+        self.parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"{size} role="img">', f"<title>{escape(title)}</title>", STYLE,
                       '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
                       '<path d="M0 0L8 4L0 8z" fill="#6e7781"/></marker></defs>', f'<rect class="ground" width="{width}" height="{height}"/>']
 

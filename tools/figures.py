@@ -123,7 +123,7 @@ def glance() -> str:
             rows.append((machine, name, min(found), statistics.median(found), max(found)))
         models = ", ".join(part["models"])
         rows.append((machine, f"{part['device']}: {models}", 0.0, 0.0, 0.0))
-    drawing = Drawing(720, 288, "Times faster than each peer: from the least to the largest ratio of all measured numbers of tokens, and the median")
+    drawing = Drawing(720, 288, "Times faster than each peer: from the least to the largest ratio of all measured numbers of tokens, and the median", shown=600)
 
     def x_of(ratio: float) -> float:
         return GLANCE_LEFT + (GLANCE_RIGHT - GLANCE_LEFT) * min(ratio, GLANCE_LAST) / GLANCE_LAST

@@ -19,7 +19,7 @@ EXAMPLES = sorted(
 )
 NEEDS = ("torch", "transformers")
 WHOLE_PAGES = ("docs/tutorial.md",)  # commands and Python, in their order
-PYTHON_PAGES = ("README.md", "docs/python.md", "docs/machine.md", "docs/from-vllm.md")
+PYTHON_PAGES = ("README.md", "docs/five-minutes.md", "docs/python.md", "docs/machine.md", "docs/from-vllm.md")
 
 pytestmark = pytest.mark.skipif(not EXAMPLES, reason="examples are not part of this installation")
 
