@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Measure whole MoE layers on this machine's GPU, and keep what docs/cuda.md says of them.
+"""Measure whole MoE layers on this machine's GPU, and keep what docs/cuda-results.md says of them.
 
   tools/bench_cuda.py PROGRAM [--out FOLDER]   measure into FOLDER (bench/results), print the table
   tools/bench_cuda.py --table [FOLDER]         only print the table, beside the peers of bench/peers
   tools/bench_cuda.py PROGRAM --draw           only draw docs/images and tabulate, from bench/results
-  tools/bench_cuda.py --check                  say whether docs/cuda.md shows bench/results
+  tools/bench_cuda.py --check                  say whether docs/cuda-results.md shows bench/results
 """
 import argparse
 import datetime
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 PEERS = ROOT / "bench" / "peers" / "h200.json"
 IMAGES = ROOT / "docs" / "images"
-PAGE = ROOT / "docs" / "cuda.md"
+PAGE = ROOT / "docs" / "cuda-results.md"
 MARK = "<!-- layers -->"
 ALL = "1,2,4,8,16,32,64,128,256,512,1024,2048,4096,8192"
 SOME = "1,8,16,64,256,1024,4096"

@@ -1,17 +1,24 @@
 #!/usr/bin/env python3
-"""Draws the figures of docs/images: fp4moe beside its peers, and the modules of the library.
+"""Draws the figures of docs/images: fp4moe beside its peers, modules and walks of ARCHITECTURE.md, CUDA kernels; and from what the
+program says, layouts and the oracle's decision.
 
-    tools/figures.py            writes them
-    tools/figures.py --check    says whether they show bench/peers and the include check's table
+    tools/figures.py [--program FP4MOE]            writes them, the last two only with the program
+    tools/figures.py [--program FP4MOE] --check    says whether they are what would be written
 """
 from __future__ import annotations
 
+import argparse
 import json
 import math
+import statistics
 import sys
 from pathlib import Path
 
+import kernel_figures
 import modules_figure
+import program_figures
+import walk_figure
+from drawing import Drawing
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "bench" / "peers" / "one-run-2026-11-18.json"
@@ -102,15 +109,67 @@ def svg() -> str:
     return "\n".join(out) + "\n"
 
 
+GLANCE_LEFT, GLANCE_RIGHT, GLANCE_LAST = 250, 560, 4.0
+
+
+def glance() -> str:
+    """One bar a peer: the least to the largest of all its ratios, and the median."""
+    record = json.loads(RECORD.read_text())
+    rows = []
+    for machine in ("h200", "xeon"):
+        part = record[machine]
+        for peer, name in part["peers"].items():
+            found = [ratio for model in part["models"].values() for _, ratio in ratios(model, peer)]
+            rows.append((machine, name, min(found), statistics.median(found), max(found)))
+        models = ", ".join(part["models"])
+        rows.append((machine, f"{part['device']}: {models}", 0.0, 0.0, 0.0))
+    drawing = Drawing(720, 288, "Times faster than each peer: from the least to the largest ratio of all measured numbers of tokens, and the median", shown=600)
+
+    def x_of(ratio: float) -> float:
+        return GLANCE_LEFT + (GLANCE_RIGHT - GLANCE_LEFT) * min(ratio, GLANCE_LAST) / GLANCE_LAST
+
+    drawing.text(12, 22, "fp4moe is so many times faster", "title")
+    for tick in range(int(GLANCE_LAST) + 1):
+        drawing.text(x_of(tick), 274, "as fast" if tick == 1 else f"{tick}×", "small mid")
+    y = 36
+    for machine in ("h200", "xeon"):
+        *peers, head = [row for row in rows if row[0] == machine]
+        drawing.text(12, y + 16, head[1], "small")
+        y += 24
+        for tick in range(int(GLANCE_LAST) + 1):
+            drawing.line((x_of(tick), y), (x_of(tick), y + 28 * len(peers)), kind="line" if tick == 1 else "grid")
+        for _, name, least, middle, largest in peers:
+            drawing.text(GLANCE_LEFT - 12, y + 17, name, "end")
+            drawing.box(x_of(least), y + 4, x_of(largest) - x_of(least), 18, "blue" if machine == "h200" else "violet")
+            if middle < GLANCE_LAST:
+                drawing.line((x_of(middle), y + 4), (x_of(middle), y + 22))
+            cut = "" if largest <= GLANCE_LAST else " →"
+            drawing.text(x_of(largest) + 8, y + 17, f"{least:.1f} to {largest:.1f}{cut}", "bold")
+            y += 28
+        y += 6
+    return str(drawing)
+
+
+def figures(program: str | None) -> dict[str, str]:
+    own = {"peers.svg": svg(), "peers-glance.svg": glance(), "modules.svg": modules_figure.svg(), "walks.svg": walk_figure.svg()}
+    own |= {name: draw() for name, draw in kernel_figures.FIGURES.items()}
+    return own | (program_figures.draw(program) if program else {})
+
+
 def main() -> int:
-    figures = {IMAGES / "peers.svg": svg(), IMAGES / "modules.svg": modules_figure.svg()}
-    if "--check" not in sys.argv[1:]:
-        for path, text in figures.items():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--program")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    drawn = {IMAGES / name: text for name, text in figures(options.program).items()}
+    if not options.check:
+        for path, text in drawn.items():
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text)
         return 0
-    stale = [path for path, text in figures.items() if not path.exists() or path.read_text() != text]
+    stale = [path for path, text in drawn.items() if not path.exists() or path.read_text() != text]
     for path in stale:
-        print(f"{path.relative_to(ROOT)} is stale: run tools/figures.py", file=sys.stderr)
+        print(f"{path.relative_to(ROOT)} is stale: run tools/figures.py{' --program FP4MOE' if options.program else ''}", file=sys.stderr)
     return 1 if stale else 0
 
 

@@ -8,7 +8,7 @@ build=(g++ cmake ninja-build git nlohmann-json3-dev libfmt-dev libxxhash-dev lib
 cuda=("${build[@]}" python3 python3-venv)
 python=("${build[@]}" python3-dev python3-venv)
 test=("${python[@]}" pkg-config)
-all=("${test[@]}" libopenmpi-dev openmpi-bin chromium)  # chromium: tests/browser, tests/explorer
+all=("${test[@]}" libopenmpi-dev openmpi-bin chromium)  # chromium: tests/browser
 check=("${all[@]}" clang clang-format clang-tidy libclang-rt-14-dev)
 # Tests and clang-tidy read the kernels of the other architecture.
 case $(uname -m) in

@@ -19,9 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "build" / "site"
 PAGES = SITE / "pages"
 EXPLORER = ROOT / "build" / "release" / "explorer" / "html"  # where `make explorer` built it
+EXPLORERS_PAGE = Path("docs/explorer.md")
 TOP = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s]+)\)")
 LINK_IN_NAV = {"LAYOUTS": "docs/layouts", "FORMATS": "docs/formats"}
+CODE_IN_ROW = re.compile(r"`[^`\n]*\\\|[^`\n]*`")
 FENCE = re.compile(r"(^```.*?^```\s*$)", re.MULTILINE | re.DOTALL)
 
 
@@ -50,8 +52,17 @@ def staged_text(page: Path) -> str:
         link = staged_link(page, match[2])
         return match[1].strip("[]") if link is None else f"{match[1]}({link})"
 
-    parts = FENCE.split((ROOT / page).read_text())
-    return "".join(part if part.startswith("```") else LINK.sub(replace, part) for part in parts)
+    text = (ROOT / page).read_text()
+    if page == EXPLORERS_PAGE and EXPLORER.is_dir():
+        title, rest = text.split("\n", 1)
+        text = f"{title}\n\n[Open the explorer](../explorer/index.html){{ .md-button .md-button--primary }}\n{rest}"
+    parts = FENCE.split(text)
+    return "".join(part if part.startswith("```") else plain_pipes(LINK.sub(replace, part)) for part in parts)
+
+
+def plain_pipes(text: str) -> str:
+    """GitHub wants pipes in code of a table escaped; this Markdown shows the backslash."""
+    return CODE_IN_ROW.sub(lambda code: code[0].replace("\\|", "|"), text)
 
 
 def stage() -> None:
@@ -61,8 +72,11 @@ def stage() -> None:
         target = PAGES / staged_name(page)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(staged_text(page))
+    if EXPLORER.is_dir():
+        shutil.copytree(EXPLORER, PAGES / "explorer")
     (PAGES / "docs" / "site").mkdir()
-    shutil.copyfile(ROOT / "docs" / "site" / "site.css", PAGES / "docs" / "site" / "site.css")
+    for name in ("site.css", "iframe-worker.js"):
+        shutil.copyfile(ROOT / "docs" / "site" / name, PAGES / "docs" / "site" / name)
 
 
 def navigation() -> str:
@@ -84,8 +98,6 @@ def main() -> int:
     done = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", config], check=False,
                           env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, stderr=subprocess.PIPE, text=True)
     print(*(line for line in done.stderr.splitlines() if not line.startswith("INFO")), sep="\n", end="", file=sys.stderr)
-    if done.returncode == 0 and EXPLORER.is_dir():
-        shutil.copytree(EXPLORER, SITE / "html" / "explorer")
     if done.returncode == 0:
         print(f"{(SITE / 'html').relative_to(ROOT)}/index.html")
     return done.returncode

@@ -21,7 +21,7 @@ EXAMPLES = sorted(
 NEEDS = ("torch", "transformers")
 IN_MEMORY = ("vllm_layer.cpp", "vllm_layer.py", "weights_in_memory.c", "weights_in_memory.cpp")
 WHOLE_PAGES = ("docs/tutorial.md",)  # commands and Python, in their order
-PYTHON_PAGES = ("README.md", "docs/python.md", "docs/machine.md", "docs/from-vllm.md")
+PYTHON_PAGES = ("README.md", "docs/five-minutes.md", "docs/python.md", "docs/machine.md", "docs/from-vllm.md")
 
 pytestmark = pytest.mark.skipif(not EXAMPLES, reason="examples are not part of this installation")
 

@@ -93,8 +93,14 @@ def row(name: str, meaning: str, remedy: str, codes: set[int]) -> str:
 HEAD = """\
 # Errors
 
-Every failure has a stable id, a sentence, and where they apply the file, the tensor, what was expected, what was found and what to do. The command line prints what, found and do on
-three lines, and with `--json` an object; `fp4moe error ID` shows a row of this page; C has `fp4moe_last_error_id()`; Python raises an `fp4moe.Error` with `.id`, `.code`, `.message`, `.path`, `.tensor`, `.expected`, `.found` and `.remedy`:
+Every failure has a stable id and a sentence; where they apply also the file, the tensor, what was expected, what was found and what to do.
+
+| where | what you get |
+|---|---|
+| command line | three lines: what, found, do; with `--json` one object. `fp4moe error ID` prints the row of this page |
+| Python | `fp4moe.Error` with `.id`, `.code`, `.message`, `.path`, `.tensor`, `.expected`, `.found`, `.remedy` |
+| C | a code; `fp4moe_last_error()`, `fp4moe_last_error_id()` |
+| a link | `errors.md#file.exists`: the id is the anchor |
 
 ```python
 try:

@@ -32,9 +32,14 @@ choice = fp4moe.explain(model="gpt-oss-20b", device="h100", policy="latest")
 print(choice.backend, choice.refusals)
 ```
 
-In the tables, **vLLM chooses** is what the policy's rules select without variables, **would run, too** what a flag or variable gives (`fp4moe explain` says which), **here** what this library computes with by itself (policy `native`) and
-with which engine. Any backend's numbers can be had on any machine: `fp4moe run --backend NAME` rounds where that backend rounds, with the engine `cpu` where it can and `reference` where not
-([run](run.md)). How fast the engines are: [cpu](cpu.md), [cuda](cuda.md). Every policy and situation: [matrix](matrix.md). What the devices are: [devices](devices.md).
+| column | says |
+|---|---|
+| vLLM chooses | what the policy's rules select without variables |
+| would run, too | what a flag or variable gives; `fp4moe explain` says which |
+| here | what this library computes with by itself (policy `native`), and with which engine |
+
+Any backend's numbers can be had on any machine: `fp4moe run --backend NAME` rounds where that backend rounds ([run](run.md)).
+Speed: [cpu](cpu.md), [cuda](cuda.md). Every policy: [matrix](matrix.md). Every device: [devices](devices.md).
 
 | engine | computes | needs |
 |---|---|---|

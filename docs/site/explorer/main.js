@@ -53,7 +53,7 @@
   }
   for (const drop of document.querySelectorAll(".drop")) {
     const [input, text] = [drop.querySelector("input"), drop.querySelector("textarea")];
-    const take = async (file) => { if (file) { text.value = await file.text(); Page.update(); } };
+    const take = (file) => Page.take(file, text);
     input.addEventListener("change", () => take(input.files[0]));
     drop.addEventListener("dragover", (event) => { event.preventDefault(); drop.classList.add("over"); });
     drop.addEventListener("dragleave", () => drop.classList.remove("over"));
@@ -85,7 +85,10 @@
     setTimeout(() => { copied.textContent = ""; }, 4000);
   };
   document.getElementById("copy").addEventListener("click", () => copy(document.getElementById("command").textContent));
-  document.getElementById("link").addEventListener("click", () => copy(location.href));
+  document.getElementById("link").addEventListener("click", async () => {
+    await copy(location.href);
+    if (!Page.isLinkWhole()) copied.textContent = "Copied, without the text: it is too long for a link.";
+  });
   follow();
   document.getElementById("loaded").textContent = `Ready in ${Math.round(performance.now() - began)} ms.`;
   document.documentElement.dataset.ready = String(Math.round(performance.now() - began));

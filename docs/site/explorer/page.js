@@ -81,8 +81,13 @@ const Page = (() => {
       if (field.tagName === "SELECT" && field.selectedIndex < 0) field.selectedIndex = 0;
     }
   }
+  // A text of this length is no config.json and no message: it is neither read nor put into a link.
+  const MAX_TEXT = 1 << 20, MAX_LINKED = 1 << 14;
+  const tooLong = (state) => Object.values(state).find((value) => value.length > MAX_TEXT);
+  const isLinkWhole = (name) => Object.values(stateOf(name)).every((value) => value.length <= MAX_LINKED);
+
   function address(name) {
-    const changed = Object.entries(stateOf(name)).filter(([key, value]) => value !== (defaults[name][key] ?? ""));
+    const changed = Object.entries(stateOf(name)).filter(([key, value]) => value !== (defaults[name][key] ?? "") && value.length <= MAX_LINKED);
     const parameters = new URLSearchParams(changed).toString();
     return `#${name}${parameters ? `?${parameters}` : ""}`;
   }
@@ -97,13 +102,30 @@ const Page = (() => {
     for (const part of section(name).querySelectorAll("[data-for]")) part.hidden = part.dataset.for !== source;
   }
 
+  const tooLarge = (count) => `This text has ${bytes(count)}; at most ${bytes(MAX_TEXT)} are read here. A config.json has some KiB: give that file, not the weights.`;
+
+  // A dropped or opened file becomes the field's text: a config.json whole; of a long log its begin and its end, which hold what counts.
+  async function take(file, field) {
+    if (!file) return;
+    if (file.size <= MAX_TEXT) field.value = await file.text();
+    else if (field.name === "log") field.value = `${await file.slice(0, MAX_TEXT / 4).text()}\n${await file.slice(-MAX_TEXT / 4).text()}`;
+    else {
+      field.value = "";
+      update();
+      section(current).querySelector(".answer").replaceChildren(element("p", { class: "verdict no" }, tooLarge(file.size)));
+      return;
+    }
+    update();
+  }
+
   let current = null, question = null;
   function update() {
     showParts(current);
     history.replaceState(null, "", address(current));
     const state = stateOf(current), box = section(current).querySelector(".answer");
     try {
-      question = views[current].question(state);
+      const long = tooLong(state);
+      question = long ? { missing: tooLarge(long.length) } : views[current].question(state);
       const shown = question.missing ? [element("p", { class: "soft" }, question.missing)] : null;
       if (shown) { box.replaceChildren(...shown); question = null; }
       else {
@@ -138,7 +160,8 @@ const Page = (() => {
   }
 
   return {
-    views, element, named, table, bytes, percent, ask, errorBox, sentence, stateOf, defaults, fill, open, update, change, fromAddress, formOf, section,
+    views, element, named, table, bytes, percent, ask, errorBox, sentence, stateOf, defaults, fill, open, update, change, fromAddress, formOf, section, take,
+    isLinkWhole: () => isLinkWhole(current),
     start(loaded) { program = loaded; },
     question: () => question,
     commandLine,

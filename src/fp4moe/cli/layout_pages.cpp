@@ -93,6 +93,26 @@ std::string layout_page(std::string_view id) {
   return text;
 }
 
+namespace {
+
+// The page with the figure that tools/figures.py draws.
+std::string illustrated(std::string_view id) {
+  std::string text = layout_page(id);
+  const std::size_t table = text.find("| generation |");
+  if (table == std::string::npos) return text;
+  text.insert(
+      table,
+      fmt::format(
+          "![Which lane loads each code of the first rows and "
+          "columns](../images/layouts/{}.svg)\n\n"
+          "A number is the lane of a warp whose lanes load 16 bytes each, one after the other; the "
+          "shade is the warp's load. [The explorer](../explorer.md) shows any element.\n\n",
+          id));
+  return text;
+}
+
+}  // namespace
+
 std::vector<LayoutPage> layout_pages() {
   std::vector<LayoutPage> pages;
   std::string index =
@@ -105,7 +125,7 @@ std::vector<LayoutPage> layout_pages() {
     const std::string file = fmt::format("{}.md", layout.id);
     if (!pages.empty() && pages.back().file == file) continue;
     if (std::ranges::find(pages, file, &LayoutPage::file) != pages.end()) continue;
-    pages.push_back({file, layout_page(layout.id)});
+    pages.push_back({file, illustrated(layout.id)});
     std::vector<std::string> names;
     for (const Layout* generation : generations(layout.id))
       if (!generation->generation.empty()) names.emplace_back(generation->generation);

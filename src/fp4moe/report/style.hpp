@@ -92,7 +92,7 @@ footer { margin-top: 48px; padding-top: 12px; border-top: 1px solid var(--line);
   --c7: #57606a; }
   body { font-size: 10.5pt; } main { padding: 0; max-width: none; } nav { display: none; }
   .scroll { overflow: visible; } table { font-size: 8.5pt; }
-  h2, h3 { break-after: avoid; } tr, svg, .card, .answer { break-inside: avoid; }
+  h2, h3, .command { break-after: avoid; } tr, svg, .card, .answer { break-inside: avoid; }
   svg, .badge, .card, .answer { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
   details > summary { list-style: none; color: var(--soft); } }
 )css";

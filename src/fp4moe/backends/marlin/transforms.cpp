@@ -108,7 +108,7 @@ constinit const ScaleTransform kScales202604{
     .drops_sign = true,
     .losses = kTooSmall};
 constinit const BiasTransform kSinglePermutation{
-    .says = "as rows, then every 32: x goes to 8*(x%8/2) + 2*(x/8) + x%2",
+    .says = "as rows, then every 32: x goes to 8 * (x % 8 / 2) + 2 * (x / 8) + x % 2",
     .place = single_permutation,
     .multiple = 32};
 constinit const ScalarTransform kFoldedGlobals{

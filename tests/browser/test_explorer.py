@@ -167,6 +167,30 @@ def test_a_config_and_a_log(page):
         assert words in answer(page), fragment
 
 
+DROP = """(async () => {
+  const file = new File([%s], %s), data = new DataTransfer();
+  data.items.add(file);
+  document.querySelector("#which [data-for=%s]").dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));
+  await new Promise((done) => setTimeout(done, 300));
+})()"""
+
+
+def test_dropped_files_that_are_wrong_or_huge(page):
+    go(page, "#which?source=config&device=b200")
+    page.evaluate(DROP % (json.dumps(GPT_OSS), "'config.json'", "config"))
+    assert "runs config.json (mxfp4) on b200" in answer(page)
+    page.evaluate(DROP % ("new Uint8Array(50 * 1024 * 1024).fill(97)", "'model.safetensors'", "config"))
+    assert verdict(page).startswith("This text has 50.00 MiB; at most 1.00 MiB are read here.")
+    page.evaluate(DROP % ("new Uint8Array(1000).fill(255)", "'x.bin'", "config"))
+    assert verdict(page).startswith("Not valid JSON")
+    go(page, "#which?source=log&device=b200")
+    line = "INFO nothing of interest\\n"
+    begin = "INFO Initializing a V1 LLM engine (v0.33.0) with config: model='openai/gpt-oss-20b', tensor_parallel_size=2\\n"
+    page.evaluate(DROP % (f'"{begin}" + "{line}".repeat(2000000)', "'vllm.log'", "log"))
+    assert "gpt-oss-20b" in answer(page)
+    assert len(page.evaluate("location.hash")) < 20_000, "a link holds no long log"
+
+
 def test_plan(page):
     go(page, "#plan?model=gpt-oss-120b&device=h100&tp=8")
     assert verdict(page).startswith("The MoE weights of gpt-oss-120b take 7.60 GiB on each of 8 x h100")
