@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 import os
+import queue
 import re
 import shutil
 import subprocess
@@ -72,8 +73,31 @@ def programs(build: Path, only: list) -> dict:
 
 
 def options(finds: Path, seconds: int, seed: int) -> list:
+    # No other process adds to its folders: they are read once.
     return [f"-max_total_time={seconds}", f"-seed={seed}", "-rss_limit_mb=4096", "-timeout=60", "-print_final_stats=1", "-print_funcs=0",
-            f"-artifact_prefix={finds}/"]
+            "-reload=0", f"-artifact_prefix={finds}/"]
+
+
+class Processors:
+    """One for each process: where threads would wait for each other, a command starts none."""
+
+    def __init__(self) -> None:
+        self.free: queue.SimpleQueue = queue.SimpleQueue()
+        for number in sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []:
+            self.free.put(number)
+        self.has_any = not self.free.empty() and shutil.which("taskset") is not None
+
+    def run(self, words: list, **more) -> subprocess.CompletedProcess:
+        if not self.has_any:
+            return subprocess.run(words, **more)
+        number = self.free.get()
+        try:
+            return subprocess.run(["taskset", "-c", str(number), *words], **more)
+        finally:
+            self.free.put(number)
+
+
+PROCESSORS = Processors()
 
 
 def numbers(output: str) -> Tally:
@@ -92,7 +116,7 @@ def run(name: str, program: Path, build: Path, seconds: int, seed: int) -> Tally
     room = tempfile.mkdtemp(prefix="fp4moe_fuzz.", dir=shm)
     begin = time.monotonic()
     try:
-        done = subprocess.run([program, *options(finds, seconds, seed), finds, CORPUS / name], capture_output=True, text=True,
+        done = PROCESSORS.run([program, *options(finds, seconds, seed), finds, CORPUS / name], capture_output=True, text=True,
                               errors="replace", env={**os.environ, "TMPDIR": room})
     finally:
         shutil.rmtree(room, ignore_errors=True)

@@ -72,6 +72,15 @@ bool accepts(const DialectRow& row, TensorPart part, DType type) {
   return type == DType::f32;
 }
 
+// Parts by which quantizers change what codes stand for: a scale, a zero point, another order of the
+// columns, a correction of low rank, a rotation.
+bool changes_numbers(std::string_view part) {
+  for (const std::string_view word :
+       {"scale", "zero_point", "zeros", "g_idx", "perm", "lora", "hadamard", "rotation"})
+    if (part.find(word) != std::string_view::npos) return true;
+  return false;
+}
+
 // llama.cpp leaves global scales out where all of them are 1.
 bool is_optional(const DialectRow& row, TensorPart part) {
   return part == TensorPart::input_scale ||
@@ -190,12 +199,15 @@ class LayerBuilder {
       if (has_part(candidate) && spelled(row_.parts, candidate) == item.name.part) part = candidate;
     }
     if (!part || (per_expert() != item.name.expert.has_value())) {
-      // A scale that is not applied means other numbers than the writer's.
-      if (!part && item.name.part.find("scale") != std::string_view::npos)
-        into_.add(at(*item.tensor, "tensor.unread_scale",
-                     "the experts have a scale that nothing here applies")
+      // One that is not applied means other numbers than the writer's.
+      if (!part && changes_numbers(item.name.part)) {
+        const bool is_scale = item.name.part.find("scale") != std::string_view::npos;
+        into_.add(at(*item.tensor, is_scale ? "tensor.unread_scale" : "tensor.unread_part",
+                     fmt::format("the experts have a {} that nothing here applies",
+                                 is_scale ? "scale" : "part"))
                       .expects(fmt::format("the parts of {} {}", row_.name, name(row_.format)),
                                fmt::format("\"{}\"", printable(item.name.part))));
+      }
       into_.extras.push_back(item.tensor);
       return;
     }

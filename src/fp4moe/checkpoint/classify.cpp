@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -31,6 +32,8 @@ class Parts {
   explicit Parts(const NamedLayer& layer) {
     for (const NamedTensor& item : layer.tensors) {
       types_[item.name.part].insert(item.tensor->entry.dtype);
+      if (is_weight(item.name.part))
+        weights_[item.name.projection].insert(item.tensor->entry.dtype);
       has_numbers_ = has_numbers_ || item.name.expert.has_value();
       has_fused_ = has_fused_ || item.name.projection == StoredProjection::gate_up;
       has_numbered_fused_ = has_numbered_fused_ ||
@@ -45,6 +48,19 @@ class Parts {
                                              [&](DType type) { return at->second.contains(type); });
   }
   bool is(std::string_view part, DType type) const { return is(part, std::array{type}); }
+  // The type of a projection that has no FP4 in any expert, where another one has it in all.
+  std::optional<DType> other_projection() const {
+    std::optional<DType> other;
+    bool has_fp4 = false;
+    for (const auto& [projection, types] : weights_) {
+      const bool any = std::any_of(kCodeTypes.begin(), kCodeTypes.end(),
+                                   [&](DType type) { return types.contains(type); });
+      has_fp4 = has_fp4 || any;
+      for (const tensor::DTypeRow& row : tensor::kDTypes)
+        if (!any && types.contains(row.dtype)) other = row.dtype;
+    }
+    return has_fp4 ? other : std::nullopt;
+  }
   bool has_numbers() const { return has_numbers_; }
   bool has_numbered_fused() const { return has_numbered_fused_; }
 
@@ -64,7 +80,12 @@ class Parts {
   }
 
  private:
+  static bool is_weight(std::string_view part) {
+    return part == ".weight" || part == ".weight_packed";
+  }
+
   std::map<std::string_view, Types> types_{};
+  std::map<StoredProjection, Types> weights_{};
   bool has_numbers_ = false, has_fused_ = false, has_numbered_fused_ = false;
 };
 
@@ -97,7 +118,7 @@ void name_float(DialectVerdict& verdict, const Parts& parts, std::string_view pa
 
 // What is neither FP4 nor plain floats, by the marks other quantizers leave.
 std::string foreign_scheme(const Parts& parts, std::string_view codes) {
-  if (parts.has(".qweight")) return "INT4 (AWQ or GPTQ)";
+  if (parts.is(".qweight", DType::i32)) return "INT4 (AWQ or GPTQ)";
   if (parts.has(".weight.absmax") || parts.has(".weight.quant_map")) return "bitsandbytes";
   if (parts.is(codes, DType::u32)) return "MLX quantization";
   if (parts.is(codes, DType::i32)) return "integers packed by compressed-tensors";
@@ -165,6 +186,11 @@ void classify_weight(DialectVerdict& verdict, const Parts& parts, const ModelFac
 }
 
 void classify_per_expert(DialectVerdict& verdict, const Parts& parts, const ModelFacts& facts) {
+  // A layer that is FP4 in part only is none of ours; others may be.
+  if (const auto other = parts.other_projection()) {
+    verdict.other = fmt::format("FP4 and {} mixed", tensor::name(*other));
+    return;
+  }
   const bool joined = parts.has_numbered_fused();
   if (joined && !(parts.is(".weight", kCodeTypes) && facts.model.model_type == "gpt_oss")) {
     refuse(verdict, "dialect.unsupported", kUnknownOrder);

@@ -9,6 +9,7 @@
 #include "fp4moe/checkpoint/config_document.hpp"
 #include "fp4moe/checkpoint/config_fields.hpp"
 #include "fp4moe/checkpoint/gguf_fields.hpp"
+#include "fp4moe/checkpoint/models.hpp"
 #include "fp4moe/checkpoint/quant_claim.hpp"
 
 namespace fp4moe::checkpoint {
@@ -118,17 +119,26 @@ Result<ModelFacts> parse_config(const Json& config) {
   for (const std::string_view key : {"text_config", "llm_config", "language_config"}) {
     if (inner == nullptr) inner = root.object(key);
   }
+  // Models that also speak have a model for each of the two.
+  const Json* thinker = inner == nullptr ? root.object("thinker_config") : nullptr;
   if (root.problem()) return *root.problem();
+  if (thinker != nullptr) {
+    Fields outer(*thinker);
+    inner = outer.object("text_config");
+    if (outer.problem()) return *outer.problem();
+  }
 
   Fields fields(config, inner);
   ModelConfig& model = facts.model;
   model.model_type = root.string("model_type");
-  if (model.model_type.empty()) model.model_type = fields.string("model_type");
+  // The whole's type says more, unless it is one that is known for its other inputs alone.
+  const std::string own_type = fields.string("model_type");
+  if (family_routing(model.model_type).empty() && !own_type.empty()) model.model_type = own_type;
   model.layers = fields.count({"num_hidden_layers"});
   model.experts =
       fields.count({"n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"});
-  model.top_k =
-      fields.count({"num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_k"});
+  model.top_k = fields.count({"num_experts_per_tok", "experts_per_token", "num_experts_per_token",
+                              "moe_k", "moe_topk", "moe_top_k", "top_k_experts"});
   // Models with latent experts project the hidden state down before them.
   model.hidden = fields.count({"moe_latent_size", "hidden_size"});
   model.router_hidden = fields.count({"hidden_size"});

@@ -77,6 +77,8 @@ struct QuantClaim {
   std::optional<WeightFormat> format{};  // absent: it does not say
   Exclusions excluded{};
   std::vector<ClaimedScheme> schemes{};  // the first that names a module holds
+  // Modules whose activations are rotated when the model runs.
+  std::vector<ClaimedScheme> transforms{};
 
   // What is said of a module; null: nothing.
   const ClaimedScheme* scheme(std::string_view module) const;

@@ -39,6 +39,7 @@ class Fields {
       const Json* value = find(key);
       if (value == nullptr) continue;
       if (value->is_number_unsigned()) return value->get<std::uint64_t>();
+      if (is_counts(*value)) return common_count(*value);
       wrong(key, "a whole number", *value);
       return std::nullopt;
     }
@@ -83,6 +84,20 @@ class Fields {
   const std::optional<Error>& problem() const { return problem_; }
 
  private:
+  // Some models give a list with a number for each layer, or for each kind of input.
+  static bool is_counts(const Json& value) {
+    if (!value.is_array() || value.empty()) return false;
+    for (const Json& item : value)
+      if (!item.is_number_unsigned()) return false;
+    return true;
+  }
+  // Nothing where the numbers differ: no single one holds.
+  static std::optional<std::uint64_t> common_count(const Json& list) {
+    const auto first = list[0].get<std::uint64_t>();
+    for (const Json& item : list)
+      if (item.get<std::uint64_t>() != first) return std::nullopt;
+    return first;
+  }
   const Json* wrong(std::string_view key, std::string_view expected, const Json& found) {
     if (!problem_) {
       problem_ =

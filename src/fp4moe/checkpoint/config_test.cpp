@@ -68,6 +68,28 @@ TEST(Config, PrefersTheExpertsOwnSizesAndLooksIntoTextConfig) {
   EXPECT_EQ(parsed(R"({"hidden_size": 4096, "moe_latent_size": 1024})").model.hidden, 1024u);
 }
 
+TEST(Config, AListOfEqualNumbersIsOneNumber) {
+  const ModelFacts facts = parsed(R"({"moe_num_experts": [64, 64], "moe_topk": [8, 8, 8],
+                                      "moe_intermediate_size": [1536, 512]})");
+  EXPECT_EQ(facts.model.experts, 64u);
+  EXPECT_EQ(facts.model.top_k, 8u);
+  EXPECT_EQ(facts.model.intermediate, std::nullopt);  // no single one holds
+}
+
+TEST(Config, FindsTheModelThatHasTheExperts) {
+  // The whole is known for its other inputs alone; the part says what it is.
+  const ModelFacts vision = parsed(R"({"model_type": "some_chat", "llm_config": {
+      "model_type": "gpt_oss", "num_local_experts": 32}})");
+  EXPECT_EQ(vision.model.model_type, "gpt_oss");
+  EXPECT_EQ(parsed(R"({"model_type": "some_chat", "llm_config": {}})").model.model_type,
+            "some_chat");
+  const ModelFacts speech = parsed(R"({"model_type": "speaks", "thinker_config": {
+      "text_config": {"model_type": "qwen3_moe", "num_experts": 128, "hidden_size": 2048}}})");
+  EXPECT_EQ(speech.model.experts, 128u);
+  EXPECT_EQ(speech.model.hidden, 2048u);
+  EXPECT_EQ(speech.model.model_type, "qwen3_moe");
+}
+
 struct ClaimCase {
   std::string_view config;
   std::optional<Dialect> dialect;
@@ -154,7 +176,10 @@ TEST(Config, RefusesFieldsOfTheWrongTypeByName) {
        {std::pair{R"({"hidden_size": "2880"})", "hidden_size"},
         std::pair{R"({"hidden_size": -1})", "hidden_size"},
         std::pair{R"({"num_experts": 1.5})", "num_experts"},
-        std::pair{R"({"moe_intermediate_size": [1, 2]})", "moe_intermediate_size"},
+        std::pair{R"({"moe_intermediate_size": [1, "2"]})", "moe_intermediate_size"},
+        std::pair{R"({"moe_intermediate_size": []})", "moe_intermediate_size"},
+        std::pair{R"({"thinker_config": []})", "thinker_config"},
+        std::pair{R"({"thinker_config": {"text_config": 1}})", "text_config"},
         std::pair{R"({"model_type": 3})", "model_type"},
         std::pair{R"({"text_config": []})", "text_config"},
         std::pair{R"({"swiglu_limit": "7"})", "swiglu_limit"},

@@ -404,6 +404,62 @@ TEST(Producers, AScaleThatNothingAppliesIsRefused) {
   EXPECT_EQ(why.tensor, "model.layers.0.mlp.experts.1.up_proj.pre_quant_scale");
 }
 
+TEST(Producers, APartThatChangesNumbersIsRefused) {
+  const Model model = small(kNv);
+  const DialectRow& row = *find_row(Dialect::modelopt, kNv);
+  const std::string stem = projection_stem(row, "model.layers.0.mlp.", 1, Projection::down);
+  for (const std::string part :
+       {".weight_zero_point", ".weight_g_idx", ".weight_quantizer.svdquant_lora_a"}) {
+    Tensors tensors = tensors_of(model, row);
+    tensors.push_back({stem + part, DType::u8, {1}, Bytes(1)});
+    const Error why = refused(tensors, config_of("qwen3_moe", kModeloptNvfp4));
+    EXPECT_EQ(why.id, "tensor.unread_part") << part;
+    EXPECT_EQ(why.tensor, stem + part);
+  }
+}
+
+// Rotations that a runtime applies; those folded into weights are in the codes already.
+TEST(Producers, ExpertsBehindATransformAreRefused) {
+  const Model model = small(kNv);
+  const Tensors tensors = tensors_of(model, *find_row(Dialect::compressed_tensors, kNv));
+  const auto config = [](std::string_view location, std::string_view target) {
+    return config_of("qwen3_moe", R"({"quant_method": "compressed-tensors",
+        "format": "nvfp4-pack-quantized", "transform_config": {"config_groups": {"u": {
+        "type": "hadamard", "apply": [{"targets": [")" +
+                                      std::string(target) + R"("], "location": ")" +
+                                      std::string(location) + R"("}]}}}})");
+  };
+  for (const std::string_view target : {"Linear", "re:.*down_proj$"}) {
+    EXPECT_EQ(refused(tensors, config("input", target)).id, "dialect.unsupported") << target;
+    EXPECT_EQ(refused(tensors, config("output", target)).id, "dialect.unsupported") << target;
+    const TemporaryFolder folder;
+    const auto folded = open(folder, tensors, config("weight_input", target));
+    ASSERT_TRUE(folded) << text(folded.why());
+    const TemporaryFolder work;
+    EXPECT_TRUE(transcode(*folded, Dialect::modelopt, work / "out"));
+  }
+  const TemporaryFolder folder, work;
+  const auto elsewhere = open(folder, tensors, config("input", "re:.*q_proj$"));
+  ASSERT_TRUE(elsewhere) << text(elsewhere.why());
+  const auto other = transcode(*elsewhere, Dialect::modelopt, work / "out");
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.why().id, "transcode.transform");
+}
+
+// A projection of all experts in another format: the layer as a whole is none of ours.
+TEST(Producers, ALayerWithAProjectionInFp8IsNamed) {
+  const Model model = small(kNv);
+  Tensors tensors = tensors_of(model, *find_row(Dialect::modelopt, kNv));
+  for (FileTensor& tensor : tensors) {
+    if (tensor.name.find("down_proj.weight") == std::string::npos || tensor.dtype != DType::u8)
+      continue;
+    tensor.dtype = DType::f8_e4m3;
+  }
+  const Error why = refused(tensors, config_of("qwen3_moe", kModeloptNvfp4));
+  EXPECT_EQ(why.id, "dialect.unsupported");
+  EXPECT_NE(why.message.find("FP4 and F8_E4M3 mixed"), std::string::npos) << why.message;
+}
+
 TEST(Producers, GgufMayLeaveScalesOfOneOut) {
   const Model model = small(kNv);
   Tensors tensors = gguf_tensors(model, "blk.0.");

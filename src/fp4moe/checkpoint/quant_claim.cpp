@@ -154,6 +154,42 @@ Result<Fp4Scheme> compressed_scheme(Fields& group, const std::string& whole) {
   return scheme;
 }
 
+// Modules by name, or by class ("Linear"), which is all of them.
+void add_targets(const Json* targets, ClaimedScheme& said) {
+  if (targets == nullptr || !targets->is_array()) return;
+  for (const Json& target : *targets) {
+    if (!target.is_string()) continue;
+    const std::string& text = target.string();
+    const bool is_name = text.starts_with("re:") || text.find('.') != std::string::npos;
+    if (is_name) said.modules.add(text);
+    said.is_default = said.is_default || !is_name;
+  }
+}
+
+// Modules whose activations are rotated when the model runs; what is folded into weights needs
+// nothing more.
+void add_transforms(const Json& transforms, QuantClaim& claim) {
+  if (!transforms.is_object()) return;
+  const Json* groups = Fields(transforms).find("config_groups");
+  if (groups == nullptr || !groups->is_object()) return;
+  for (const Json& group : *groups) {
+    if (!group.is_object()) continue;
+    const Json* applied = Fields(group).find("apply");
+    if (applied == nullptr || !applied->is_array()) continue;
+    for (const Json& one : *applied) {
+      if (!one.is_object()) continue;
+      const Json* location = Fields(one).find("location");
+      if (location == nullptr || !location->is_string()) continue;
+      const std::string& place = location->string();
+      if (place != "input" && place != "output") continue;
+      ClaimedScheme said{
+          .unread = fmt::format("FP4 behind a transform of each {} (transform_config)", place)};
+      add_targets(Fields(one).find("targets"), said);
+      claim.transforms.push_back(std::move(said));
+    }
+  }
+}
+
 // Two whole numbers, as tools write the size of a block.
 std::array<std::uint64_t, 2> block_size_of(const Json* sizes) {
   std::array<std::uint64_t, 2> block{};
@@ -189,16 +225,7 @@ Result<Done> add_compressed_groups(const Json& groups, const std::string& whole,
                        .inputs = claimed_inputs(fields.find("input_activations"), "dynamic")};
     if (const Json* weights = fields.find("weights"); weights != nullptr && weights->is_object())
       said.block = block_size_of(Fields(*weights).find("block_structure"));
-    const Json* targets = fields.find("targets");
-    if (targets != nullptr && targets->is_array()) {
-      for (const Json& target : *targets) {
-        if (!target.is_string()) continue;
-        const std::string& text = target.string();
-        const bool is_name = text.starts_with("re:") || text.find('.') != std::string::npos;
-        if (is_name) said.modules.add(text);
-        said.is_default = said.is_default || !is_name;
-      }
-    }
+    add_targets(fields.find("targets"), said);
     (said.is_default ? by_class : claim.schemes).push_back(std::move(said));
   }
   std::ranges::move(by_class, std::back_inserter(claim.schemes));
@@ -211,6 +238,7 @@ Result<QuantClaim> compressed_tensors_claim(Fields& fields) {
   claim.fact = fmt::format("quant_method \"compressed-tensors\", format \"{}\"", format);
   const CompressedFormat* whole = compressed_format(format);
   CommonFormat common;
+  if (const Json* transforms = fields.find("transform_config")) add_transforms(*transforms, claim);
   if (whole != nullptr) common.add({.format = whole->format});
   if (const Json* groups = fields.object("config_groups")) {
     CommonFormat of_groups;
@@ -415,6 +443,8 @@ const ClaimedScheme* QuantClaim::scheme(std::string_view module) const {
 }
 
 const std::string* QuantClaim::unread(std::string_view module) const {
+  for (const ClaimedScheme& said : transforms)
+    if (said.is_default || said.modules.find(module) != nullptr) return &said.unread;
   const ClaimedScheme* said = scheme(module);
   return said == nullptr || said->unread.empty() ? nullptr : &said->unread;
 }

@@ -118,7 +118,8 @@ void explain_unrecognized(const NamedLayers& named, const std::vector<DialectVer
   const std::size_t at = all_float ? 0 : static_cast<std::size_t>(plain - verdicts.begin());
   const std::string_view prefix = named.layers[at].prefix;
   if (!all_float) {
-    into.add(invalid("dialect.unsupported", "the experts are " + verdicts[at].other + ", not FP4")
+    into.add(invalid("dialect.unsupported",
+                     "the experts are " + verdicts[at].other + ", which is not read here")
                  .in(store.folder())
                  .at(prefix)
                  .expects("MXFP4 or NVFP4 experts", verdicts[at].fact + "; " + said)

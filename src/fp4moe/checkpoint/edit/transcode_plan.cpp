@@ -7,7 +7,10 @@
 #include <unordered_set>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/config_document.hpp"
 #include "fp4moe/checkpoint/edit/gguf_target.hpp"
 #include "fp4moe/checkpoint/edit/transcode.hpp"
 #include "fp4moe/checkpoint/edit/transcode_documents.hpp"
@@ -585,6 +588,13 @@ Result<TranscodePlan> plan_transcode(const Checkpoint& source, Dialect target,
   if (!config) return config.why();
   const Result<ModelFacts> facts = read_facts(source.store());
   if (!facts) return facts.why();
+  for (const QuantClaim& claim : facts->claims)
+    if (!claim.transforms.empty() && target != source.dialect().dialect)
+      return usage("transcode.transform",
+                   fmt::format("{} cannot tell that activations are rotated when the model runs",
+                               name(target)))
+          .expects("transforms that are folded into the weights", "transform_config with others")
+          .try_this("Keep the dialect: its configuration says which module has which transform");
   return Planner(source, target, *std::move(origin), *std::move(scales), *std::move(config),
                  facts->claims)
       .plan(max_shard_bytes);

@@ -93,9 +93,9 @@ TEST(Lint, NamesEachDefectOfValuesOnce) {
        scalar(up + ".weight_scale_2", 0.001f)},
       {"scale.global_inverted", Severity::warning, kExpert + "down_proj.weight_scale_2",
        scalar(kExpert + "down_proj.weight_scale_2", 4096.0f)},
-      {"tensor.extra", Severity::warning, up + ".zero_point",
+      {"tensor.extra", Severity::warning, up + ".observed",
        [&](Tensors& t) {
-         t.push_back({up + ".zero_point", DType::u8, {1}, Bytes(1)});
+         t.push_back({up + ".observed", DType::u8, {1}, Bytes(1)});
        }},
   };
   for (const float bad : {0.0f, -1.0f, kInfinity, kNan}) {
