@@ -88,3 +88,38 @@ def test_layers_are_found_by_their_number(folders: Path) -> None:
     assert converted.layer_number(model, "model.layers.0.mlp.experts") == 0
     with pytest.raises(fp4moe.errors.InvalidInputError, match="model.layers.7"):
         converted.layer_number(model, "model.layers.7.mlp.experts")
+
+
+@pytest.mark.parametrize("layout", ["native_sm90.mxfp4", "native_sm80.mxfp4"])
+def test_folders_of_both_families_of_gpu_kernels_are_for_gpus(
+    folders: Path, tmp_path: Path, layout: str
+) -> None:
+    words = ["convert", str(folders / "source"), "--layout", layout, "-o", str(tmp_path / "out")]
+    assert cli.call(words).status == 0
+    assert converted.open_rank(tmp_path / "out", "cuda").info()["converted"]["layout"] == layout
+    with pytest.raises(fp4moe.errors.InvalidInputError) as caught:
+        converted.open_rank(tmp_path / "out", "cpu")
+    assert caught.value.id == "converted.layout" and caught.value.found == layout
+
+
+def test_a_folder_of_the_cpu_is_not_for_gpus(folders: Path) -> None:
+    with pytest.raises(fp4moe.errors.InvalidInputError) as caught:
+        converted.open_rank(folders / "one", "cuda")
+    assert caught.value.expected.startswith("native_sm90.* or native_sm80.*")
+
+
+@pytest.mark.parametrize(
+    ("index", "says"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"weight_map": [1]}', "cannot be read"),
+        ('{"weight_map": {"a": 1, "b": "c"}}', "cannot be read"),
+        ('{"weight_map": {}}', "no tensors but the experts'"),
+    ],
+)
+def test_an_index_that_names_no_files_is_refused(tmp_path: Path, index: str, says: str) -> None:
+    (tmp_path / converted.INDEX).write_text(index)
+    with pytest.raises(fp4moe.errors.InvalidInputError, match=says) as caught:
+        converted.other_files(tmp_path)
+    assert caught.value.id == "converted.file" and caught.value.remedy
