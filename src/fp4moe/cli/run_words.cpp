@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/shell_word.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/error_text.hpp"
 #include "fp4moe/cli/program.hpp"
@@ -32,7 +33,7 @@ std::string given_text(const OptionSet& set, bool (*is_it)(const Option&), std::
   const auto found = std::ranges::find_if(set.options, is_it);
   if (found == set.options.end()) return std::string(none);
   const auto* text = std::get_if<std::string*>(&found->target);
-  return text == nullptr || (*text)->empty() ? std::string(none) : printable(**text);
+  return text == nullptr || (*text)->empty() ? std::string(none) : shell_word(printable(**text));
 }
 
 void print_next(const Command& command, const OptionSet& set, const Io& io) {
