@@ -42,7 +42,7 @@ constexpr Command kCommands[] = {
     {"plan",      "Say what a model takes on each rank: sizes, padding, bytes",   "fp4moe plan --model gpt-oss-120b --tp 8 --device h100 --policy 2026-08-22", declare_plan, Settings::check, "fp4moe explain with the same options (why this backend), fp4moe convert CHECKPOINT --device NAME -o OUT (its layout)"},
     {"matrix",    "Tabulate what every backend can do and who gets which",     "fp4moe matrix --policy 2026-04-24", declare_matrix},
     {"vllm-versions", "List releases of vLLM and the policy of each",       "fp4moe vllm-versions", declare_vllm_versions},
-    {"convert",   "Write a checkpoint in a backend's layout, for one rank or all",    "fp4moe convert ./gpt-oss-20b --backend MARLIN --policy 2026-04-24 --device h100 -o gpt-oss-20b-marlin", declare_convert, Settings::check, "fp4moe verify {OUT} --deep (every byte), fp4moe run {OUT} --check (numbers); engines that read it: docs/serving.md"},
+    {"convert",   "Write a checkpoint in a backend's layout, for one rank or all",    "fp4moe convert ./gpt-oss-20b --backend MARLIN --policy 2026-04-24 --device h100 -o gpt-oss-20b-marlin", declare_convert},
     {"unconvert", "Write the checkpoint that a folder was converted from",     "fp4moe unconvert ./gpt-oss-20b-marlin -o gpt-oss-20b", declare_unconvert, Settings::check, "fp4moe inspect {OUT}"},
     {"verify",    "Prove that a converted folder is what its source gives",    "fp4moe verify ./gpt-oss-20b-marlin --deep", declare_verify, Settings::check, "fp4moe run {PATH} --check (numbers)"},
     {"run",       "Run MoE layers on tokens, by any backend's numerics",       "fp4moe run ./gpt-oss-20b --backend MARLIN --tokens 16 --check", declare_run},

@@ -15,6 +15,7 @@
 #include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/phrase.hpp"
+#include "fp4moe/base/shell_word.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/defects.hpp"
@@ -325,6 +326,17 @@ Result<Json> convert_ranks(const ConvertOptions& options, const checkpoint::Chec
   return Json{{"command", "convert"}, {"out", options.out}, {"ranks", std::move(ranks)}};
 }
 
+// A folder of ranks is none that verify and run take.
+std::string next_of_convert(const ConvertOptions& options, bool has_ranks) {
+  if (options.dry_run)
+    return options.out.empty() ? "the same with -o OUT" : "the same without --dry-run";
+  const std::string folder = shell_word(printable(options.out) + (has_ranks ? "/rank-0" : ""));
+  return fmt::format(
+      "fp4moe verify {0} --deep (every byte), fp4moe run {0} --check (numbers); engines that read "
+      "it: docs/serving.md",
+      folder);
+}
+
 Result<int> run_convert(const ConvertOptions& options, const Io& io) {
   if (options.out.empty() && !options.dry_run)
     return usage("convert.out", "say where to write: -o OUT");
@@ -338,10 +350,12 @@ Result<int> run_convert(const ConvertOptions& options, const Io& io) {
       slices->size() == 1 ? convert_slice(options, *source, slices->front(), options.out, {}, io)
                           : convert_ranks(options, *source, *slices, io);
   if (!json) return json.why();
-  if (io.json)
+  if (io.json) {
     io.print(*json);
-  else if (options.dry_run)
-    io.out << "nothing was written (--dry-run)\n";
+    return kDone;
+  }
+  if (options.dry_run) io.out << "nothing was written (--dry-run)\n";
+  io.out << "Next: " << next_of_convert(options, slices->size() > 1) << "\n";
   return kDone;
 }
 

@@ -36,6 +36,13 @@ std::string given_text(const OptionSet& set, bool (*is_it)(const Option&), std::
   return text == nullptr || (*text)->empty() ? std::string(none) : shell_word(printable(**text));
 }
 
+bool is_dry_run(const OptionSet& set) {
+  return std::ranges::any_of(set.options, [](const Option& option) {
+    const auto* flag = std::get_if<bool*>(&option.target);
+    return option.name() == "dry-run" && flag != nullptr && **flag;
+  });
+}
+
 void print_next(const Command& command, const OptionSet& set, const Io& io) {
   if (io.json || command.next.empty()) return;
   const auto is_path = [](const Option& option) { return option.is_positional(); };
@@ -43,6 +50,10 @@ void print_next(const Command& command, const OptionSet& set, const Io& io) {
   const std::string out = given_text(set, is_out, "");
   if (out.empty() && command.next.find("{OUT}") != std::string_view::npos) {
     io.out << "Next: the same with -o OUT\n";  // nothing was written
+    return;
+  }
+  if (is_dry_run(set)) {
+    io.out << "Next: the same without --dry-run\n";
     return;
   }
   io.out << "Next: "
