@@ -18,7 +18,7 @@ function(fp4moe_explorer_sources list folder)
   set(${list} ${${list}} ${files} PARENT_SCOPE)
 endfunction()
 
-fp4moe_explorer_sources(explorer_base fp4moe/base at_path error_json folder_names json phrase result text)
+fp4moe_explorer_sources(explorer_base fp4moe/base at_path error_json folder_names json phrase result shell_word text)
 fp4moe_explorer_sources(explorer_base fp4moe/formats)
 fp4moe_explorer_sources(explorer_base fp4moe/platform device environment findings settings trimmed)
 fp4moe_explorer_sources(explorer_base fp4moe/layout)

@@ -21,7 +21,7 @@ MANIFEST = "fp4moe.json"
 INDEX = "others.safetensors.index.json"
 
 # Layouts that kernels of ours read as they lie, by where they run.
-OWN_LAYOUTS = {"cpu": "cpu_native.", "cuda": "native_sm90."}
+OWN_LAYOUTS = {"cpu": ("cpu_native.",), "cuda": ("native_sm90.", "native_sm80.")}
 CPU_GENERATIONS = {"aarch64": "arm.", "arm64": "arm.", "x86_64": "x86.", "AMD64": "x86."}
 
 Rank = tuple[int, int]
@@ -42,7 +42,8 @@ def source_of(quantization: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def other_files(folder: str | Path) -> list[str]:
     """The files with the tensors that are not experts', relative to the folder."""
     path = Path(folder) / INDEX
-    if not path.is_file():
+    names = _files_of(path) if path.is_file() else []
+    if not names:
         raise InvalidInputError(
             "the converted folder has no tensors but the experts'",
             id="converted.file",
@@ -51,7 +52,21 @@ def other_files(folder: str | Path) -> list[str]:
             found="none",
             remedy="convert again without --experts-only, from a checkpoint with a config.json",
         )
-    return sorted(set(json.loads(path.read_text())["weight_map"].values()))
+    return names
+
+
+def _files_of(index: Path) -> list[str]:
+    try:
+        return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    except (ValueError, LookupError, TypeError, AttributeError) as why:
+        raise InvalidInputError(
+            "the index of a converted folder cannot be read",
+            id="converted.file",
+            path=str(index),
+            expected="an object with a weight_map of file names",
+            found=f"{type(why).__name__}: {why}",
+            remedy="fp4moe verify names what is damaged; convert again",
+        ) from why
 
 
 def open_rank(
@@ -102,7 +117,7 @@ def _check_layout(path: Path, facts: Mapping[str, Any], place: str) -> None:
             "the folder was converted for kernels that are not used here",
             id="converted.layout",
             path=str(path),
-            expected=f"{wanted}*, which fp4moe's kernels read on {place}",
+            expected=f"{' or '.join(f'{each}*' for each in wanted)}, which fp4moe's kernels read on {place}",
             found=layout,
             remedy="convert the checkpoint again, without --backend, on this machine",
         )

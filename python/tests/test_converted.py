@@ -73,6 +73,16 @@ def test_a_layer_knows_its_rank(folders: Path) -> None:
     assert fp4moe.Layer.open(folders / "tp" / "rank-1", 0, tp=(1, 2)).info()["is_processed"]
 
 
+def test_where_experts_are_whole_their_placement_is_no_matter(folders: Path, tmp_path: Path) -> None:
+    words = ("--tp", "2", "--placement", "round-robin", "-o", str(tmp_path / "out"))
+    outcome = cli.call(["convert", str(folders / "source"), *words])
+    assert outcome.status == 0, outcome.err
+    assert fp4moe.Layer.open(tmp_path / "out" / "rank-1", 0, tp=(1, 2)).info()["is_processed"]
+    with pytest.raises(fp4moe.errors.InvalidInputError) as caught:
+        fp4moe.Layer.open(tmp_path / "out" / "rank-1", 0, tp=(0, 2))
+    assert caught.value.id == "converted.shard"
+
+
 def test_the_folder_above_the_ranks_names_them(folders: Path) -> None:
     with pytest.raises(fp4moe.errors.InvalidInputError, match="rank-0") as caught:
         fp4moe.Model.open(folders / "tp")
@@ -88,3 +98,47 @@ def test_layers_are_found_by_their_number(folders: Path) -> None:
     assert converted.layer_number(model, "model.layers.0.mlp.experts") == 0
     with pytest.raises(fp4moe.errors.InvalidInputError, match="model.layers.7"):
         converted.layer_number(model, "model.layers.7.mlp.experts")
+
+
+@pytest.mark.parametrize("layout", ["native_sm90.mxfp4", "native_sm80.mxfp4"])
+def test_folders_of_both_families_of_gpu_kernels_are_for_gpus(
+    folders: Path, tmp_path: Path, layout: str
+) -> None:
+    words = ["convert", str(folders / "source"), "--layout", layout, "-o", str(tmp_path / "out")]
+    assert cli.call(words).status == 0
+    assert converted.open_rank(tmp_path / "out", "cuda").info()["converted"]["layout"] == layout
+    with pytest.raises(fp4moe.errors.InvalidInputError) as caught:
+        converted.open_rank(tmp_path / "out", "cpu")
+    assert caught.value.id == "converted.layout" and caught.value.found == layout
+
+
+def test_a_folder_of_the_cpu_is_not_for_gpus(folders: Path) -> None:
+    with pytest.raises(fp4moe.errors.InvalidInputError) as caught:
+        converted.open_rank(folders / "one", "cuda")
+    assert caught.value.expected.startswith("native_sm90.* or native_sm80.*")
+
+
+@pytest.mark.parametrize(
+    ("index", "says"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"weight_map": [1]}', "cannot be read"),
+        ('{"weight_map": {"a": 1, "b": "c"}}', "cannot be read"),
+        ('{"weight_map": {}}', "no tensors but the experts'"),
+    ],
+)
+def test_an_index_that_names_no_files_is_refused(tmp_path: Path, index: str, says: str) -> None:
+    (tmp_path / converted.INDEX).write_text(index)
+    with pytest.raises(fp4moe.errors.InvalidInputError, match=says) as caught:
+        converted.other_files(tmp_path)
+    assert caught.value.id == "converted.file" and caught.value.remedy
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_experts_alone_have_no_index(folders: Path, tmp_path: Path, ranks: int) -> None:
+    words = ["convert", str(folders / "source"), "--experts-only", "-o", str(tmp_path / "out")]
+    assert cli.call([*words, *(["--tp", "2"] if ranks > 1 else [])]).status == 0
+    assert not (tmp_path / "out" / converted.INDEX).exists()
+    with pytest.raises(fp4moe.errors.InvalidInputError, match="no tensors but the experts'"):
+        converted.other_files(tmp_path / "out")

@@ -128,6 +128,21 @@ def test_eplb_is_refused(monkeypatch):
     assert "EPLB" in support.refusal(config, "mxfp4")
 
 
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 9), (9, 0), (12, 1)])
+def test_gpus_since_ampere_are_taken(monkeypatch, capability):
+    class Gpu:
+        device_name = "gpu"
+        is_cpu = staticmethod(lambda: False)
+        is_cuda = staticmethod(lambda: True)
+
+    monkeypatch.setattr(support, "current_platform", Gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    refused = support.device_refusal.__wrapped__()
+    assert (refused is None) == (capability >= (8, 0))
+    assert refused is None or ("8.0 or newer, not 7.5" in refused and support.OTHERWISE in refused)
+
+
 def test_graphs_hold_the_largest_call():
     layer = Experts(2, 64, 32, Activation.SILU, "cpu")
     assert cases.processed(layer, 2).moe_kernel.fused_experts.largest_call() == (64, 2)

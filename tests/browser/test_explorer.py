@@ -136,6 +136,15 @@ def test_a_log_reaches_both_alike(page, tmp_path):
         assert (here["status"], here["out"]) == (native.returncode, native.stdout)
 
 
+# ---- links
+
+
+@pytest.mark.parametrize("fragment", ["#plan?model=%E0%&device=h100", "#%", "#constructor", "#which?nothing=1"])
+def test_a_link_that_is_damaged_still_opens_the_page(page, fragment):
+    go(page, fragment)
+    assert verdict(page)
+
+
 # ---- views
 
 

@@ -1,5 +1,6 @@
 // A libcuda.so.1 for machines without one: memory is the host's, kernels do nothing (or what a test
-// says, see emulator/), and tests say what fails. Host code that opens devices, loads kernels and enqueues work is tested with it.
+// says, see emulator/), and tests say what fails. Host code that opens devices, loads kernels and
+// enqueues work is tested with it.
 #pragma once
 #include <array>
 #include <cstddef>

@@ -92,8 +92,8 @@ const Page = (() => {
     return `#${name}${parameters ? `?${parameters}` : ""}`;
   }
   function fromAddress() {
-    const [name, parameters] = decodeURI(location.hash.slice(1)).split(/\?(.*)/s);
-    return { name: views[name] ? name : "which", state: Object.fromEntries(new URLSearchParams(location.hash.slice(1).split(/\?(.*)/s)[1] ?? parameters ?? "")) };
+    const [name, parameters] = location.hash.slice(1).split(/\?(.*)/s);
+    return { name: Object.hasOwn(views, name) ? name : "which", state: Object.fromEntries(new URLSearchParams(parameters ?? "")) };
   }
 
   // Shows the parts of a form that go with the chosen source.

@@ -72,6 +72,23 @@ TEST_F(ConvertCommand, ConvertsForThisMachineByDefault) {
   EXPECT_EQ((*parse_json(back.out))["exact"], true);
 }
 
+TEST_F(ConvertCommand, WhatItSaysToDoNextCanBeDone) {
+  const auto last = [](const Outcome& outcome) {
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    const std::string text = outcome.out.substr(0, outcome.out.rfind('\n'));
+    return text.substr(text.rfind('\n') + 1);
+  };
+  EXPECT_EQ(last(convert({"--dry-run"})), "Next: the same with -o OUT");
+  EXPECT_EQ(last(convert({"--dry-run", "-o", out_})), "Next: the same without --dry-run");
+  EXPECT_TRUE(has(last(convert({"-o", out_})), "fp4moe verify " + out_ + " --deep"));
+  const std::string ranks = folder_ / "ranks";
+  EXPECT_TRUE(has(last(convert({"--tp", "2", "-o", ranks})), "fp4moe verify " + ranks + " --deep"));
+  EXPECT_EQ(run({"verify", ranks, "--deep"}).status, 0);
+  EXPECT_EQ(
+      last(run({"transcode", source_, "--to", "gguf", "-o", folder_ / "m.gguf", "--dry-run"})),
+      "Next: the same without --dry-run");
+}
+
 TEST_F(ConvertCommand, TakesAGenerationOfTheBackendsLayout) {
   const std::vector<std::string> triton{"--backend", "TRITON", "--policy", "2026-08-22",
                                         "--device",  "h100",   "--dry-run"};

@@ -3,6 +3,7 @@
 // Exit status: 0 a backend was chosen, 4 none supports the configuration, 2 the question is wrong.
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -161,8 +162,11 @@ Result<std::string> read_whole(const std::string& path) {
   std::array<char, 1 << 16> part{};
   while (text.size() <= kMax) {
     const std::size_t count = std::fread(part.data(), 1, part.size(), file.get());
-    if (count == 0) break;
     text.append(part.data(), count);
+    if (count == part.size()) continue;
+    if (std::ferror(file.get()) != 0)
+      return system_error("log.open", "cannot read", errno).in(path);
+    break;
   }
   if (std::ferror(file.get()) != 0) return cannot_read("no text, a folder perhaps");
   if (text.size() > kMax)

@@ -13,6 +13,7 @@
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/phrase.hpp"
+#include "fp4moe/base/shell_word.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/checkpoint/edit/fix.hpp"
 #include "fp4moe/cli/command.hpp"
@@ -103,7 +104,7 @@ void print_lint(const Io& io, const LintReport& report, bool verbose) {
   io.out << "\n"
          << (report.findings.empty()
                  ? fmt::format("Next: fp4moe explain {} --device h100 (its backend there)\n",
-                               printable(report.path))
+                               shell_word(printable(report.path)))
                  : std::string("Next: what follows -> above, or fp4moe error ID\n"));
 }
 

@@ -130,12 +130,13 @@ std::vector<QuantizedBlock> quantized(std::span<const float> x) {
   return blocks;
 }
 
-// The largest |x - rounded| of a block.
+// The largest |x - rounded| of a block; NaN where one is.
 float worst_error(const QuantizedBlock& block, std::span<const float> x) {
   float worst = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
     const float error = std::abs(x[i] - block.values[i]);
-    if (!(error <= worst)) worst = error;  // NaN stays
+    if (std::isnan(error)) return error;
+    worst = std::max(worst, error);
   }
   return worst;
 }

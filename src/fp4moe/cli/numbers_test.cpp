@@ -59,6 +59,16 @@ TEST(Numbers, WhatJsonLacksAreTexts) {
   EXPECT_EQ(answer["numbers"][3]["float32"], Json("80000000"));
 }
 
+// The second scale of an NVFP4 block knows nothing of a NaN among the first 16 numbers.
+TEST(Numbers, TheErrorOfABlockWithANanIsNan) {
+  std::string numbers = "nan";
+  for (int i = 1; i < 17; ++i) numbers += ",1";
+  const Json answer = asked(numbers);
+  for (const Json& block : answer["blocks"]) {
+    EXPECT_EQ(block["worst_error"], Json("nan")) << block["rule"].string();
+  }
+}
+
 TEST(Numbers, RefusesWordsAndTooMany) {
   for (const std::string words : {"1,two", "0x10", "1e"})
     EXPECT_TRUE(has(run({"numbers", words}).err, "[numbers.value]")) << words;

@@ -16,6 +16,7 @@
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/phrase.hpp"
+#include "fp4moe/base/shell_word.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/cli/command.hpp"
@@ -50,14 +51,9 @@ bool ends_report(const Error& why) {
   return why.code == ErrorCode::interrupted || why.code == ErrorCode::exhausted;
 }
 
-// The words as a shell takes them.
-std::string quoted_words(const Words& words) {
+std::string shell_line(const Words& words) {
   std::string line = "fp4moe";
-  for (const std::string& word : words) {
-    const bool is_plain =
-        !word.empty() && word.find_first_of(" \t\n\"'\\$&|;<>()*?[]#~`!{}") == std::string::npos;
-    line += is_plain ? " " + word : fmt::format(" '{}'", word);
-  }
+  for (const std::string& word : words) line += " " + shell_word(word);
   return line;
 }
 
@@ -66,7 +62,7 @@ Result<Json> ask(const Words& words, const Io& io) {
   std::vector<const char*> pointers{"fp4moe"};
   for (const std::string& word : words) pointers.push_back(word.c_str());
   const Program program(commands());
-  Json answer{{"command", quoted_words(words)}};
+  Json answer{{"command", shell_line(words)}};
   const auto shown = program.parse(pointers);
   if (!shown) return shown.why();
   std::ostringstream out;
@@ -93,6 +89,7 @@ Result<Json> ask(const Words& words, const Io& io) {
 
 Result<Json> scales(const std::string& path, const ReportOptions& options, const Io& io) {
   const Result<std::uint64_t> bytes = report::scale_bytes(path);
+  if (!bytes && ends_report(bytes.why())) return bytes.why();
   if (!bytes) return Json{{"error", to_json(bytes.why())}};
   Progress progress(io, "scales", *bytes);
   const auto found = report::scale_statistics(

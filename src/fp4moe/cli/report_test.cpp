@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
@@ -126,6 +127,34 @@ TEST(Report, DrawsRecordsOfPeersAndRefusesOtherFiles) {
   EXPECT_EQ(refused.status, 3) << refused.err;
   EXPECT_TRUE(has(refused.err, "plot.report"));
   EXPECT_FALSE(std::filesystem::exists(folder / "s.html"));
+}
+
+// Files of peers are somebody else's: what they hold is shown as text, or refused.
+TEST(Report, DrawsRecordsOfAnyContent) {
+  const TemporaryFolder folder;
+  const std::string model = make(folder / "m"), page = folder / "r.html";
+  const auto drawn = [&](std::string_view what, int tokens) {  // its model is that of unknown sizes
+    write_text(folder / "peers.json",
+               fmt::format(R"({{"what": {}, "h": {{"device": "<i>H200", "peers": {{"a": "<i>A"}},
+                   "models": {{"": {{"points": [{{"tokens": {}, "a": 1}}]}}}}}}}})",
+                           what, tokens));
+    const Outcome outcome =
+        run({"report", model, "-o", page, "--force", "--records", folder / "peers.json"});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    const std::string html = read_text(page);
+    EXPECT_FALSE(has(html, "<i>"));
+    return html;
+  };
+  EXPECT_TRUE(has(drawn("5", 1), "class=\"plot\""));
+  EXPECT_TRUE(has(drawn("\"<i>why\"", 1), "&lt;i&gt;why"));
+  EXPECT_TRUE(has(drawn("\"\"", 0), "plot.values"));
+}
+
+TEST(Report, QuotesCommandsAsAShellReadsThem) {
+  const TemporaryFolder folder;
+  const std::string model = make(folder / "it's mine");
+  const Json facts = facts_of({"report", model, "--json", "--device", "cpu"});
+  EXPECT_TRUE(has(facts["inspect"]["command"].string(), "/it'\\''s mine'"));
 }
 
 TEST(Report, ReplacesAFileOnlyWhenForced) {

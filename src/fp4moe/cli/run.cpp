@@ -19,6 +19,7 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/mapping_guard.hpp"
 #include "fp4moe/base/phrase.hpp"
+#include "fp4moe/base/shell_word.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/defects.hpp"
@@ -133,10 +134,9 @@ checkpoint::LintOptions lint_of(const runtime::Model& model, const std::vector<s
 }
 
 std::string next_of_run(const RunOptions& options, bool is_whole, bool is_converted) {
+  const std::string path = shell_word(printable(options.path));
   if (!options.checks || !is_whole)
-    return fmt::format("fp4moe run {} --layer all --check (every layer against float64)",
-                       printable(options.path));
-  const std::string path = printable(options.path);
+    return fmt::format("fp4moe run {} --layer all --check (every layer against float64)", path);
   return is_converted
              ? fmt::format("fp4moe verify {} --deep (every byte)", path)
              : fmt::format("fp4moe diff MARLIN exact --checkpoint {} (two backends)", path);

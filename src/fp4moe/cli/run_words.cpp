@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/shell_word.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/error_text.hpp"
 #include "fp4moe/cli/program.hpp"
@@ -33,30 +34,37 @@ std::string given_text(const OptionSet& set, bool (*is_it)(const Option&), std::
   const auto found = std::ranges::find_if(set.options, is_it);
   if (found == set.options.end()) return std::string(none);
   const auto* text = std::get_if<std::string*>(&found->target);
-  return text == nullptr || (*text)->empty() ? std::string(none) : printable(**text);
+  return text == nullptr || (*text)->empty() ? std::string(none) : **text;
+}
+
+// As it is typed again.
+std::string word(const std::string& path) { return shell_word(printable(path)); }
+
+bool is_dry_run(const OptionSet& set) {
+  return std::ranges::any_of(set.options, [](const Option& option) {
+    const auto* flag = std::get_if<bool*>(&option.target);
+    return option.name() == "dry-run" && flag != nullptr && **flag;
+  });
 }
 
 void print_next(const Command& command, const OptionSet& set, const Io& io) {
   if (io.json || command.next.empty()) return;
   const auto is_path = [](const Option& option) { return option.is_positional(); };
   const auto is_out = [](const Option& option) { return option.name() == "out"; };
-  const auto is_dry_run = [](const Option& option) {
-    const auto* flag = std::get_if<bool*>(&option.target);
-    return option.name() == "dry-run" && flag != nullptr && **flag;
-  };
   const std::string out = given_text(set, is_out, "");
-  if (!out.empty() && std::ranges::any_of(set.options, is_dry_run)) {
-    io.out << "Next: the same without --dry-run\n";
-    return;
-  }
   if (out.empty() && command.next.find("{OUT}") != std::string_view::npos) {
     io.out << "Next: the same with -o OUT\n";  // nothing was written
     return;
   }
+  if (is_dry_run(set)) {
+    io.out << "Next: the same without --dry-run\n";
+    return;
+  }
   io.out << "Next: "
          << fmt::format(fmt::runtime(command.next),
-                        fmt::arg("PATH", given_text(set, is_path, "PATH")), fmt::arg("OUT", out),
-                        fmt::arg("RANK", rank_folders(out).front()))
+                        fmt::arg("PATH", word(given_text(set, is_path, "PATH"))),
+                        fmt::arg("OUT", word(out)),
+                        fmt::arg("RANK", word(rank_folders(out).front())))
          << "\n";
 }
 

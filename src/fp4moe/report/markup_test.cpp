@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/report/records.hpp"
+#include "fp4moe/report/sections.hpp"
 
 namespace fp4moe::report::markup_test {
 namespace {
@@ -63,6 +64,25 @@ TEST(Markup, ABarBeyondTheLimitReachesFarther) {
   const std::string figure = bars(rows, 1, "memory");
   EXPECT_TRUE(has(figure, "class=\"limit\""));
   EXPECT_TRUE(has(figure, "class=\"bad\""));
+}
+
+// JSON has null for what is not finite.
+TEST(Numerics, ABackendThatOverflowsHasARow) {
+  const auto layer = [](const Json& error) {
+    return Json{{"layer", 0},
+                {"a", {{"policy", "p"}, {"numerics", "n"}}},
+                {"difference", {{"rel_error", error}, {"rms_error", error}, {"cosine", error}}},
+                {"allowed", {{"rel_error", 0.25}}}};
+  };
+  Json layers = Json::array();
+  for (const Json& error : {Json(0.5), Json(), Json(0.125)}) layers.push_back(layer(error));
+  Json all = Json::array();
+  all.push_back(
+      {{"backend", "B"},
+       {"diff", {{"command", "c"}, {"result", {{"within_numerics", false}, {"layers", layers}}}}}});
+  const std::string section = numerics_section({{"numerics", all}});
+  EXPECT_EQ(count(section, ">nan<"), 3u) << section;
+  EXPECT_TRUE(has(section, "outside"));
 }
 
 TEST(Records, PeersAreDrawnForTheModelAlone) {

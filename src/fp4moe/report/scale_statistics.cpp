@@ -198,11 +198,21 @@ Json expert_json(const ExpertScales& expert) {
 
 }  // namespace
 
+// One that is not there yet is made, with those between.
+std::uint64_t& ScaleHistogram::bin(int log2) {
+  if (bins_.empty()) first_bin_ = log2;
+  if (log2 < first_bin_) {
+    bins_.insert(bins_.begin(), static_cast<std::size_t>(first_bin_ - log2), 0);
+    first_bin_ = log2;
+  }
+  const auto at = static_cast<std::size_t>(log2 - first_bin_);
+  if (at >= bins_.size()) bins_.resize(at + 1);
+  return bins_[at];
+}
+
 void ScaleHistogram::add_scale(double magnitude, std::uint64_t count) {
-  if (bins_.empty()) bins_.resize(kHighest - kLowest + 1);
   const double log2 = std::log2(magnitude);
-  const int bin = std::clamp(static_cast<int>(std::floor(log2)), kLowest, kHighest);
-  bins_[static_cast<std::size_t>(bin - kLowest)] += count;
+  bin(static_cast<int>(std::floor(log2))) += count;
   const bool is_first = blocks_ == zeros_;
   least_ = is_first ? magnitude : std::min(least_, magnitude);
   largest_ = is_first ? magnitude : std::max(largest_, magnitude);
@@ -232,8 +242,8 @@ void ScaleHistogram::add(const ScaleHistogram& other) {
     const bool is_first = !has_scales();
     least_ = is_first ? other.least_ : std::min(least_, other.least_);
     largest_ = is_first ? other.largest_ : std::max(largest_, other.largest_);
-    if (bins_.empty()) bins_.resize(other.bins_.size());
-    for (std::size_t i = 0; i < bins_.size(); ++i) bins_[i] += other.bins_[i];
+    for (std::size_t i = 0; i < other.bins_.size(); ++i)
+      bin(other.first_bin_ + static_cast<int>(i)) += other.bins_[i];
   }
   blocks_ += other.blocks_;
   zeros_ += other.zeros_;
@@ -243,17 +253,6 @@ void ScaleHistogram::add(const ScaleHistogram& other) {
 
 double ScaleHistogram::mean_log2() const {
   return sum_log2_ / static_cast<double>(blocks_ - zeros_);
-}
-
-int ScaleHistogram::first_bin() const {
-  const auto first = std::ranges::find_if(bins_, [](std::uint64_t count) { return count > 0; });
-  return kLowest + static_cast<int>(first - bins_.begin());
-}
-
-std::vector<std::uint64_t> ScaleHistogram::counts() const {
-  std::vector<std::uint64_t> result(bins_.begin() + (first_bin() - kLowest), bins_.end());
-  while (!result.empty() && result.back() == 0) result.pop_back();
-  return result;
 }
 
 Result<std::vector<LayerScales>> scale_statistics(const std::string& path,

@@ -20,8 +20,6 @@ namespace fp4moe::report {
 // Scales by floor(log2 |scale x global scale|).
 class ScaleHistogram {
  public:
-  static constexpr int kLowest = -300, kHighest = 300;  // beyond what a float's product can be
-
   void add(checkpoint::WeightFormat format, const checkpoint::ProjectionView& projection);
   void add(const ScaleHistogram& other);
 
@@ -33,15 +31,18 @@ class ScaleHistogram {
   double least() const { return least_; }
   double largest() const { return largest_; }
   double mean_log2() const;
-  int first_bin() const;
-  std::vector<std::uint64_t> counts() const;  // from first_bin() to the last that is not empty
+  int first_bin() const { return first_bin_; }
+  // From first_bin() to the last that is not empty.
+  const std::vector<std::uint64_t>& counts() const { return bins_; }
 
  private:
   void add_scale(double magnitude, std::uint64_t count);
+  std::uint64_t& bin(int log2);
 
   std::uint64_t blocks_ = 0, zeros_ = 0, negative_ = 0;
   double least_ = 0, largest_ = 0, sum_log2_ = 0;
-  std::vector<std::uint64_t> bins_{};  // empty, or kHighest - kLowest + 1
+  int first_bin_ = 0;
+  std::vector<std::uint64_t> bins_{};  // no more than there are: every expert has three histograms
 };
 
 inline constexpr std::array kProjectionNames{"gate", "up", "down"};

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -54,6 +55,24 @@ TEST(ScaleHistogram, MultipliesE4m3ByTheGlobalScaleAndTellsZerosAndSigns) {
   EXPECT_EQ(histogram.negative(), 1u);
   EXPECT_EQ(histogram.first_bin(), -2);
   EXPECT_EQ(histogram.counts(), std::vector<std::uint64_t>{2});
+}
+
+TEST(ScaleHistogram, TheSumOfTwoIsThatOfAllTheirBlocks) {
+  const auto low = bytes({100, 103}), high = bytes({127, 130, 130}),
+             all = bytes({127, 100, 130, 103, 130});
+  const auto count = [](const std::vector<std::byte>& scales) {
+    ScaleHistogram histogram;
+    histogram.add(WeightFormat::mxfp4, projection(scales, 1));
+    return histogram;
+  };
+  for (const auto& [first, second] : {std::pair{low, high}, std::pair{high, low}}) {
+    ScaleHistogram sum = count(first);
+    sum.add(count(second));
+    EXPECT_EQ(sum.first_bin(), -27);
+    EXPECT_EQ(sum.counts(), count(all).counts());
+    EXPECT_EQ(sum.counts().size(), 31u);
+    EXPECT_DOUBLE_EQ(sum.mean_log2(), count(all).mean_log2());
+  }
 }
 
 TEST(ScaleHistogram, OfNothingOrZerosHasNoScales) {

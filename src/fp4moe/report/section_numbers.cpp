@@ -1,10 +1,12 @@
 // How far backends are from float64, layer by layer, and how fast this machine is.
-#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/error_json.hpp"
 #include "fp4moe/bench/plot.hpp"
 #include "fp4moe/report/markup.hpp"
 #include "fp4moe/report/records.hpp"
@@ -17,10 +19,18 @@ std::string layer_name(const Json& layer) {
   return layer.at("layer").is_null() ? "" : std::to_string(layer.at("layer").get<std::uint64_t>());
 }
 
+// What JSON has no number for, it has null.
+double number_of(const Json& value) {
+  return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+
+// What is not finite is larger than all that is.
+double larger(double a, double b) { return std::isfinite(a) && !(b <= a) ? b : a; }
+
 DotSeries errors_of(const Json& numerics, const Json& diff) {
   DotSeries series{.name = numerics.at("backend").get<std::string>()};
   for (const Json& layer : diff.at("layers")) {
-    series.values.push_back(layer.at("difference").at("rel_error").get<double>());
+    series.values.push_back(number_of(layer.at("difference").at("rel_error")));
     series.allowed = layer.at("allowed").at("rel_error").get<double>();
   }
   return series;
@@ -30,9 +40,9 @@ std::vector<std::string> numerics_row(const Json& numerics, const Json& diff) {
   double error = 0, rms = 0, cosine = 1, allowed = 0;
   for (const Json& layer : diff.at("layers")) {
     const Json& found = layer.at("difference");
-    error = std::max(error, found.at("rel_error").get<double>());
-    rms = std::max(rms, found.at("rms_error").get<double>());
-    cosine = std::min(cosine, found.at("cosine").get<double>());
+    error = larger(error, number_of(found.at("rel_error")));
+    rms = larger(rms, number_of(found.at("rms_error")));
+    cosine = -larger(-cosine, -number_of(found.at("cosine")));
     allowed = layer.at("allowed").at("rel_error").get<double>();
   }
   const bool is_within = diff.at("within_numerics").get<bool>();
@@ -50,7 +60,7 @@ std::vector<std::string> numerics_row(const Json& numerics, const Json& diff) {
 // A plot as an image of its own, so that its style stays inside.
 std::string plot_image(const bench::Plot& plot) {
   const Result<std::string> drawing = bench::svg(plot);
-  if (!drawing) return "";
+  if (!drawing) return failure(to_json(drawing.why()));
   std::string encoded;
   for (const char c : *drawing) {
     const bool is_plain =
@@ -101,8 +111,10 @@ std::string peers_part(const Json& record, const std::string& model) {
   const std::string file = escaped(record.at("file").get<std::string>());
   if (result.empty())
     return soft(fmt::format("{} has no measurement of a model with these sizes.", file));
-  const std::string what = record.at("report").value<std::string>("what", "");
-  return result + soft(fmt::format("From {}. {}", file, escaped(what)));
+  const auto what = record.at("report").find("what");  // the file is somebody's
+  const bool has_text = what != record.at("report").end() && what->is_string();
+  return result +
+         soft(fmt::format("From {}. {}", file, has_text ? escaped(what->get<std::string>()) : ""));
 }
 
 std::string model_name(const Json& facts) {
@@ -169,7 +181,10 @@ std::string bench_section(const Json& facts) {
     else
       reports.push_back(record.at("report"));
   }
-  if (const Result<bench::Plot> plot = bench::layer_plot(reports); plot && !plot->series.empty())
+  const Result<bench::Plot> plot = bench::layer_plot(reports);
+  if (!plot)
+    result += failure(to_json(plot.why()));
+  else if (!plot->series.empty())
     result += plot_image(*plot);
   return result + (peers.empty() ? "" : "<h3>Peers</h3>\n" + peers);
 }

@@ -173,9 +173,10 @@ std::string ranks_text(const checkpoint::Slice& slice) {
 }
 
 // A caller that names no rank takes the folder's.
-Result<Done> check_rank(const convert::ConvertedFolder& folder, const checkpoint::Slice& asked) {
+Result<Done> check_rank(const convert::ConvertedFolder& folder, checkpoint::Slice asked) {
   const checkpoint::Slice& own = folder.manifest().slice;
   if (asked.tensor_parallel.size == 1 && asked.expert_parallel.size == 1) return Done{};
+  if (asked.expert_parallel.size == 1) asked.placement = own.placement;  // all experts are here
   if (ranks_text(asked) == ranks_text(own)) return Done{};
   return invalid("converted.shard", "the folder is another rank's share")
       .in(folder.path())

@@ -12,7 +12,7 @@ from fp4moe.vllm.plugin.weights import BLOCKS, CONSTANTS
 
 OTHERWISE = "set FP4MOE_VLLM=off"
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)  # of tokens
-GPU = (9, 0)  # the architecture that the CUDA engine has kernels for
+OLDEST_GPU = (8, 0)  # compute capability since which the CUDA engine has kernels
 
 
 @functools.cache
@@ -24,8 +24,11 @@ def device_refusal() -> str | None:
     if not current_platform.is_cuda():
         return f"fp4moe has no engine for {name}; {OTHERWISE}"
     found = tuple(torch.cuda.get_device_capability())
-    if found != GPU:
-        return f"fp4moe's GPU kernels are for compute capability 9.0, not {_dotted(found)}; {OTHERWISE}"
+    if found < OLDEST_GPU:
+        return (
+            f"fp4moe's GPU kernels need compute capability {_dotted(OLDEST_GPU)} or newer, "
+            f"not {_dotted(found)}; {OTHERWISE}"
+        )
     if torch.cuda.current_device() != 0:
         return (
             "fp4moe computes on the first GPU that a process sees, and this rank has another; "

@@ -1,11 +1,10 @@
 #include "fp4moe/convert/folder/intact.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
-#include <system_error>
 #include <vector>
 
+#include "fp4moe/base/at_path.hpp"
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
@@ -35,9 +34,7 @@ std::optional<std::vector<std::uint64_t>> begins_of(const FileRecord& record) {
 
 bool is_damage(const Error& why) {
   if (why.code == ErrorCode::exhausted) return false;
-  std::error_code ignored;
-  return why.code != ErrorCode::failed || why.path.empty() ||
-         !std::filesystem::exists(why.path, ignored);
+  return why.code != ErrorCode::failed || why.path.empty() || at_path(why.path) == AtPath::nothing;
 }
 
 Result<bool> is_intact(const std::string& path, const FileRecord& record, std::size_t threads) {

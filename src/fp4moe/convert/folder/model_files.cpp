@@ -126,9 +126,13 @@ Result<Done> write_parent(const std::string& out, const std::string& first) {
     if (Result<Done> done = copy(file); !done) return done;
   }
   if (config == nullptr) return Done{};
-  const std::string index = others_index(manifest->files, fmt::format("{}/", first));
-  if (Result<Done> done = write(kOthersIndexName, std::as_bytes(std::span(index))); !done)
-    return done;
+  const bool has_others = std::ranges::any_of(
+      manifest->companions, [](const auto& file) { return file.name == kOthersIndexName; });
+  if (has_others) {
+    const std::string index = others_index(manifest->files, fmt::format("{}/", first));
+    if (Result<Done> done = write(kOthersIndexName, std::as_bytes(std::span(index))); !done)
+      return done;
+  }
   return copy(*config);  // last: what is there is whole
 }
 

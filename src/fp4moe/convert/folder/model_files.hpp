@@ -21,10 +21,6 @@ inline constexpr std::string_view kConfigName = "config.json";
 // here, and go on without the experts.
 inline constexpr std::string_view kOthersIndexName = "others.safetensors.index.json";
 
-struct MadeFile {
-  std::string name{}, text{};
-};
-
 // Whether a file of this name is one that conversion makes.
 bool is_made(std::string_view name);
 

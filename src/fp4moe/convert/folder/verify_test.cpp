@@ -381,6 +381,22 @@ TEST_F(Forged, TextsAreRefusedWhateverTheySay) {
   EXPECT_EQ(changed, whole);
 }
 
+// A file that cannot be looked at (here a link to itself) is not called missing.
+TEST_F(Verify, TellsWhatTheSystemRefusesFromDamage) {
+  const std::string file = out_ + "/experts-00000.safetensors";
+  fs::remove(file);
+  fs::create_symlink(file, file);
+  const auto verified = verify_folder(out_);
+  ASSERT_FALSE(verified);
+  EXPECT_EQ(verified.why().id, "file.open");
+  EXPECT_EQ(verified.why().code, ErrorCode::failed);
+  EXPECT_EQ(verified.why().path, file);
+  fs::remove(file);
+  const auto missing = verify_folder(out_);
+  ASSERT_TRUE(missing);
+  EXPECT_FALSE(missing->findings.empty());
+}
+
 // What cannot be mapped for want of memory is no damage.
 TEST_F(Verify, TellsMissingMemoryFromDamage) {
   if (!fp4moe::testing::has_own_memory()) GTEST_SKIP() << "a sanitizer needs all address space";

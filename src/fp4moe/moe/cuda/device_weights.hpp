@@ -1,6 +1,6 @@
-// A rank's weights on a device, in the layout native_sm90 (native_sm80 is the same): copied if they have it, else
-// packed by the device from the checkpoint's rows, one expert at a time. Both give the same bytes as
-// the packer of convert/.
+// A rank's weights on a device, in the layout native_sm90 (native_sm80 is the same): copied if they
+// have it, else packed by the device from the checkpoint's rows, one expert at a time. Both give the
+// same bytes as the packer of convert/.
 #pragma once
 #include <cstddef>
 #include <cstdint>
