@@ -20,8 +20,8 @@ METHOD = "fp4moe"  # `quant_method` of such a folder's config.json
 MANIFEST = "fp4moe.json"
 INDEX = "others.safetensors.index.json"
 
-# Layouts that kernels of ours read as they lie, by where they run.
-OWN_LAYOUTS = {"cpu": "cpu_native.", "cuda": "native_sm90."}
+# Layouts that kernels of ours read as they lie, by where they run. Those of GPUs have the same bytes.
+OWN_LAYOUTS = {"cpu": ("cpu_native.",), "cuda": ("native_sm90.", "native_sm80.")}
 CPU_GENERATIONS = {"aarch64": "arm.", "arm64": "arm.", "x86_64": "x86.", "AMD64": "x86."}
 
 Rank = tuple[int, int]
@@ -102,7 +102,8 @@ def _check_layout(path: Path, facts: Mapping[str, Any], place: str) -> None:
             "the folder was converted for kernels that are not used here",
             id="converted.layout",
             path=str(path),
-            expected=f"{wanted}*, which fp4moe's kernels read on {place}",
+            expected=" or ".join(f"{word}*" for word in wanted)
+            + f", which fp4moe's kernels read on {place}",
             found=layout,
             remedy="convert the checkpoint again, without --backend, on this machine",
         )

@@ -88,3 +88,18 @@ def test_layers_are_found_by_their_number(folders: Path) -> None:
     assert converted.layer_number(model, "model.layers.0.mlp.experts") == 0
     with pytest.raises(fp4moe.errors.InvalidInputError, match="model.layers.7"):
         converted.layer_number(model, "model.layers.7.mlp.experts")
+
+
+@pytest.mark.parametrize(
+    ("backend", "device"), [("NATIVE_SM90", "h100"), ("NATIVE_SM80", "a100"), ("NATIVE_SM80", "h100")]
+)
+def test_folders_for_gpus_are_one_ranks_too(folders: Path, tmp_path: Path, backend: str, device: str) -> None:
+    words = ["--backend", backend, "--device", device, "-o", str(tmp_path / "gpu")]
+    outcome = cli.call(["convert", str(folders / "source"), *words])
+    assert outcome.status == 0, outcome.err
+    layout = converted.open_rank(tmp_path / "gpu", "cuda").info()["converted"]["layout"]
+    assert layout == f"{backend.lower()}.mxfp4"
+    with pytest.raises(fp4moe.errors.Error, match="kernels read on cpu"):
+        converted.open_rank(tmp_path / "gpu", "cpu")
+    with pytest.raises(fp4moe.errors.Error, match="native_sm90.* or native_sm80"):
+        converted.open_rank(folders / "one", "cuda")

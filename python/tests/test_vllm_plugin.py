@@ -128,6 +128,57 @@ def test_eplb_is_refused(monkeypatch):
     assert "EPLB" in support.refusal(config, "mxfp4")
 
 
+ENGINE = {
+    "built": True,
+    "devices": [
+        {"ordinal": 0, "name": "A100", "used": True, "kernels": "sm80", "why_not": ""},
+        {"ordinal": 1, "name": "T4", "used": False, "kernels": "", "why_not": "7.5, not 8.0"},
+    ],
+}
+
+
+class Gpu:
+    """A machine with a GPU, and what fp4moe says of it."""
+
+    device_name = "a GPU"
+
+    def __init__(self, monkeypatch, *, engine=ENGINE, ordinal=0, is_nvidia=True):
+        self.is_nvidia = is_nvidia
+        monkeypatch.setattr(support, "current_platform", self)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: ordinal)
+        monkeypatch.setattr(fp4moe, "doctor", lambda: {"cuda_engine": engine})
+        monkeypatch.setattr(support, "device_refusal", support.device_refusal.__wrapped__)
+
+    def is_cpu(self):
+        return False
+
+    def is_cuda(self):
+        return self.is_nvidia
+
+
+@pytest.mark.parametrize("family", ["sm90", "sm80"])
+def test_gpus_are_those_that_the_library_has_kernels_for(monkeypatch, family):
+    Gpu(monkeypatch, engine={"devices": [ENGINE["devices"][0] | {"kernels": family}]})
+    assert support.device_refusal() is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "sentence"),
+    [
+        ({"engine": {"devices": [ENGINE["devices"][1] | {"ordinal": 0}]}}, "on T4: 7.5, not 8.0"),
+        ({"engine": {"why_not": {"message": "no kernels", "remedy": "make cuda"}}}, "(make cuda)"),
+        ({"engine": {"why_not": {"message": "no driver"}}}, "does not run: no driver; set FP4MOE"),
+        ({"engine": {"devices": []}}, "sees no device 0"),
+        ({"ordinal": 1}, "CUDA_VISIBLE_DEVICES"),
+        ({"is_nvidia": False}, "no engine for a GPU"),
+    ],
+)
+def test_other_gpus_are_refused_in_a_sentence(monkeypatch, machine, sentence):
+    Gpu(monkeypatch, **machine)
+    assert sentence in support.device_refusal()
+    assert support.OTHERWISE in support.device_refusal()
+
+
 def test_graphs_hold_the_largest_call():
     layer = Experts(2, 64, 32, Activation.SILU, "cpu")
     assert cases.processed(layer, 2).moe_kernel.fused_experts.largest_call() == (64, 2)
