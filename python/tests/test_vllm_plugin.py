@@ -128,19 +128,55 @@ def test_eplb_is_refused(monkeypatch):
     assert "EPLB" in support.refusal(config, "mxfp4")
 
 
-@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 9), (9, 0), (12, 1)])
-def test_gpus_since_ampere_are_taken(monkeypatch, capability):
-    class Gpu:
-        device_name = "gpu"
-        is_cpu = staticmethod(lambda: False)
-        is_cuda = staticmethod(lambda: True)
+ENGINE = {
+    "built": True,
+    "devices": [
+        {"ordinal": 0, "name": "A100", "used": True, "kernels": "sm80", "why_not": ""},
+        {"ordinal": 1, "name": "T4", "used": False, "kernels": "", "why_not": "7.5, not 8.0"},
+    ],
+}
 
-    monkeypatch.setattr(support, "current_platform", Gpu)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    refused = support.device_refusal.__wrapped__()
-    assert (refused is None) == (capability >= (8, 0))
-    assert refused is None or ("8.0 or newer, not 7.5" in refused and support.OTHERWISE in refused)
+
+class Gpu:
+    """A machine with a GPU, and what fp4moe says of it."""
+
+    device_name = "a GPU"
+
+    def __init__(self, monkeypatch, *, engine=ENGINE, ordinal=0, is_nvidia=True):
+        self.is_nvidia = is_nvidia
+        monkeypatch.setattr(support, "current_platform", self)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: ordinal)
+        monkeypatch.setattr(fp4moe, "doctor", lambda: {"cuda_engine": engine})
+        monkeypatch.setattr(support, "device_refusal", support.device_refusal.__wrapped__)
+
+    def is_cpu(self):
+        return False
+
+    def is_cuda(self):
+        return self.is_nvidia
+
+
+@pytest.mark.parametrize("family", ["sm90", "sm80"])
+def test_gpus_are_those_that_the_library_has_kernels_for(monkeypatch, family):
+    Gpu(monkeypatch, engine={"devices": [ENGINE["devices"][0] | {"kernels": family}]})
+    assert support.device_refusal() is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "sentence"),
+    [
+        ({"engine": {"devices": [ENGINE["devices"][1] | {"ordinal": 0}]}}, "on T4: 7.5, not 8.0"),
+        ({"engine": {"why_not": {"message": "no kernels", "remedy": "make cuda"}}}, "(make cuda)"),
+        ({"engine": {"why_not": {"message": "no driver"}}}, "does not run: no driver; set FP4MOE"),
+        ({"engine": {"devices": []}}, "sees no device 0"),
+        ({"ordinal": 1}, "CUDA_VISIBLE_DEVICES"),
+        ({"is_nvidia": False}, "no engine for a GPU"),
+    ],
+)
+def test_other_gpus_are_refused_in_a_sentence(monkeypatch, machine, sentence):
+    Gpu(monkeypatch, **machine)
+    assert sentence in support.device_refusal()
+    assert support.OTHERWISE in support.device_refusal()
 
 
 def test_graphs_hold_the_largest_call():

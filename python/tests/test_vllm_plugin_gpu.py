@@ -1,4 +1,4 @@
-"""The plug-in's methods and experts without vLLM, on a Hopper GPU: tensors, graphs, expert maps."""
+"""The plug-in's methods and experts without vLLM, on a GPU: tensors, graphs, expert maps."""
 
 from __future__ import annotations
 

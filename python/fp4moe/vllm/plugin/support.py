@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from vllm.platforms import current_platform
 
+import fp4moe
 from fp4moe.vllm.plugin.weights import BLOCKS, CONSTANTS
 
 OTHERWISE = "set FP4MOE_VLLM=off"
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)  # of tokens
-OLDEST_GPU = (8, 0)  # compute capability since which the CUDA engine has kernels
 
 
 @functools.cache
@@ -23,18 +23,27 @@ def device_refusal() -> str | None:
     name = current_platform.device_name
     if not current_platform.is_cuda():
         return f"fp4moe has no engine for {name}; {OTHERWISE}"
-    found = tuple(torch.cuda.get_device_capability())
-    if found < OLDEST_GPU:
-        return (
-            f"fp4moe's GPU kernels need compute capability {_dotted(OLDEST_GPU)} or newer, "
-            f"not {_dotted(found)}; {OTHERWISE}"
-        )
-    if torch.cuda.current_device() != 0:
+    ordinal = torch.cuda.current_device()
+    if ordinal != 0:
         return (
             "fp4moe computes on the first GPU that a process sees, and this rank has another; "
             f"give each rank its own CUDA_VISIBLE_DEVICES, or {OTHERWISE}"
         )
-    return None
+    why_not = kernels_refusal(fp4moe.doctor()["cuda_engine"], ordinal)
+    return None if why_not is None else f"{why_not}; {OTHERWISE}"
+
+
+def kernels_refusal(engine: dict[str, Any], ordinal: int) -> str | None:
+    """Why no CUDA kernels of this build run on a device, as `fp4moe doctor` tells it."""
+    if "why_not" in engine:
+        why_not, remedy = engine["why_not"]["message"], engine["why_not"].get("remedy")
+        return f"fp4moe's CUDA engine does not run: {why_not}" + (f" ({remedy})" if remedy else "")
+    device = next((one for one in engine["devices"] if one["ordinal"] == ordinal), None)
+    if device is None:
+        return f"fp4moe's CUDA engine sees no device {ordinal}"
+    if device["used"]:
+        return None
+    return f"fp4moe's CUDA kernels do not run on {device['name']}: {device['why_not']}"
 
 
 def activation_refusal(activation: Any) -> str | None:
@@ -76,7 +85,3 @@ def refusal(moe: Any, format: str, is_padded: bool = False) -> str | None:
         ),
     )
     return next((sentence for sentence, holds in checks if holds and sentence), None)
-
-
-def _dotted(numbers: tuple[int, ...]) -> str:
-    return ".".join(str(number) for number in numbers)
