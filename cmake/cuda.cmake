@@ -108,7 +108,7 @@ function(fp4moe_cubins target)
   add_dependencies(${target} ${target}_files)  # else Make would compile them twice
 endfunction()
 
-fp4moe_module(kernels/cuda DEPENDS platform LINK ${CMAKE_DL_LIBS})
+fp4moe_module(kernels/cuda THREADS DEPENDS platform LINK ${CMAKE_DL_LIBS})
 if(FP4MOE_TESTS)
   # Stands in for libcuda.so.1.
   add_library(fp4moe_fake_driver MODULE EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/cuda/fake_driver.cpp)

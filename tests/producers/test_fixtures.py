@@ -15,12 +15,11 @@ import checks
 import cut
 import numpy as np
 import pytest
+from numbers_of_fp4 import bf16, decode, gated, mixed
 
 DATA = Path(__file__).resolve().parents[2] / "testdata" / "producers"
 ROWS = json.loads((DATA / "manifest.json").read_text())["checkpoints"]
 READ = [row for row in ROWS if "refused" not in row]
-
-E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 Tensors = dict[str, tuple[str, list[int], bytes]]
 
@@ -45,14 +44,6 @@ def test_convert_and_unconvert(row: dict[str, Any], tmp_path: Path) -> None:
     checks.convert_and_unconvert(DATA / row["path"], row, tmp_path)
 
 
-def e4m3(codes: np.ndarray) -> np.ndarray:
-    """Values of FP8 E4M3 codes."""
-    exponent, mantissa = (codes >> 3 & 15).astype(int), (codes & 7).astype(float)
-    normal = np.ldexp(1 + mantissa / 8, exponent - 7)
-    value = np.where(exponent == 0, np.ldexp(mantissa / 8, -6), normal)
-    return np.where(codes & 128, -value, value)
-
-
 def array(tensor: tuple[str, list[int], bytes]) -> np.ndarray:
     """A tensor's numbers in float64, its codes where they are bytes."""
     dtype, shape, data = tensor
@@ -66,13 +57,6 @@ def array(tensor: tuple[str, list[int], bytes]) -> np.ndarray:
             .reshape(shape)
         )
     return np.frombuffer(data, np.float32).astype(np.float64).reshape(shape)
-
-
-def decode(codes: np.ndarray, scales: np.ndarray, is_e4m3: bool, factor: float) -> np.ndarray:
-    """[rows, k] of values from [rows, k / 2] codes and [rows, blocks] scales."""
-    pairs = np.stack((codes & 15, codes >> 4), -1).reshape(codes.shape[0], -1)
-    steps = e4m3(scales) if is_e4m3 else np.ldexp(1.0, scales.astype(int) - 127)
-    return E2M1[pairs] * np.repeat(steps, pairs.shape[1] // scales.shape[1], 1) * factor
 
 
 def matrix(tensors: Tensors, stem: str, expert: int) -> tuple[np.ndarray, np.ndarray]:
@@ -116,10 +100,7 @@ def expert_output(
         gate, up = (both[:, ::2], both[:, 1::2]) if turns else (both[:, :half], both[:, half:])
     else:
         gate, up = product("gate", x), product("up", x)
-    if model == "gpt_oss":
-        gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
-        return product("down", gate / (1 + np.exp(-1.702 * gate)) * (up + 1))
-    return product("down", gate / (1 + np.exp(-gate)) * up)
+    return product("down", gated(gate, up, model))
 
 
 @pytest.mark.parametrize("row", [row for row in READ if row["dialect"] != "gguf"], ids=number)
@@ -128,8 +109,7 @@ def test_run_gives_numpys_numbers(row: dict[str, Any], tmp_path: Path) -> None:
     tensors = cut.read(path / "model.safetensors")
     prefix = next(name for name in sorted(tensors) if ".experts." in name).split("experts.")[0]
     hidden = int(row["hidden"])
-    values = np.random.default_rng(3).standard_normal((5, hidden)).astype(np.float32)
-    x = (values.view(np.uint32) & 0xFFFF0000).view(np.float32)  # exact in bf16
+    x = bf16(np.random.default_rng(3).standard_normal((5, hidden)))
     ids = np.array([[0, 1], [1, 0], [0, 1], [1, 0], [0, 1]], np.int32)
     weights = np.array([[0.75, 0.25]] * 5, np.float32)
     exact = x.astype(np.float64)
@@ -150,10 +130,5 @@ def test_run_gives_numpys_numbers(row: dict[str, Any], tmp_path: Path) -> None:
     if row["model"] == "llama4_text":
         exact, weights = exact * weights, np.ones_like(weights)
     outputs = [expert_output(tensors, prefix, expert, exact, row["model"]) for expert in (0, 1)]
-    wanted = np.array(
-        [
-            sum(w * outputs[expert][token] for expert, w in zip(chosen, given))
-            for token, (chosen, given) in enumerate(zip(ids, weights))
-        ]
-    )
+    wanted = mixed(outputs, ids, weights)
     assert np.linalg.norm(found - wanted) / np.linalg.norm(wanted) < 2e-6

@@ -1,0 +1,115 @@
+"""Legal forms of checkpoints that no fixture has (variants.py), through every command.
+
+Each is read, and its numbers are numpy's, or refused with its reason. FP4MOE_PROGRAM is the program.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import checks
+import cut
+import numpy as np
+import pytest
+import variants
+from numbers_of_fp4 import bf16, bf16_bytes, gated, mixed
+from spellings import EXPERTS, HIDDEN, Variant
+
+ALL = variants.variants()
+READ = [each for each in ALL if not each.refused]
+TARGETS = ("gpt-oss", "modelopt", "compressed-tensors", "quark", "gguf")
+
+
+def name(variant: Variant) -> str:
+    """A test's name."""
+    return variant.name
+
+
+def outputs(variant: Variant, layer: int, x: np.ndarray) -> list[np.ndarray]:
+    """What each expert makes of the tokens."""
+    model = "gpt_oss" if variant.dialect == "gpt-oss" else ""
+    return [
+        gated(x @ expert["gate"].values().T, x @ expert["up"].values().T, model)
+        @ expert["down"].values().T
+        for expert in variant.tiny.experts[layer]
+    ]
+
+
+def routed(variant: Variant, layer: int, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The two best experts and the softmax of their logits, as Qwen3 and gpt-oss do."""
+    logits = x @ bf16(variant.tiny.routers[layer]).T.astype(np.float64)
+    ids = np.argsort(-logits, 1)[:, :2]
+    best = np.exp(np.take_along_axis(logits, ids, 1))
+    return ids, best / best.sum(1, keepdims=True)
+
+
+def run(path: Path, layer: int, given: dict[str, tuple[str, list[int], bytes]]) -> np.ndarray:
+    """The layer's output."""
+    source, out = path.parent / "x.safetensors", path.parent / "out.safetensors"
+    cut.write(source, given)
+    words = ("--layer", layer, "--numerics", "exact", "--engine", "reference")
+    checks.report("run", path, *words, "--input", source, "-o", out)
+    tensors = cut.read(out)
+    (found,) = (tensor for key, tensor in tensors.items() if "topk" not in key)
+    return np.frombuffer(found[2], np.float32).reshape(found[1])
+
+
+def plain(path: Path) -> dict[str, tuple[str, bytes]]:
+    """Bytes by name. Writers have one way to spell a scalar's shape, and the type of E8M0 bytes."""
+    return {
+        key: ("U8" if dtype == "F8_E8M0" else dtype, data)
+        for key, (dtype, _, data) in checks.tensors(path).items()
+    }
+
+
+@pytest.mark.parametrize("variant", [each for each in ALL if each.refused], ids=name)
+def test_is_refused_with_its_reason(variant: Variant, tmp_path: Path) -> None:
+    variant.write(tmp_path / "in")
+    checks.refuse(tmp_path / "in", {"refused": variant.refused, "word": variant.word})
+
+
+@pytest.mark.parametrize("variant", READ, ids=name)
+def test_numbers_are_numpys(variant: Variant, tmp_path: Path) -> None:
+    variant.write(tmp_path / "in")
+    seen = checks.report("inspect", tmp_path / "in")
+    assert [seen["dialect"], seen["format"]] == [variant.dialect, variant.tiny.format]
+    assert checks.report("lint", "--deep", tmp_path / "in")["errors"] == 0
+    dice = np.random.default_rng(3)
+    x = bf16(dice.standard_normal((5, HIDDEN)))
+    for layer in variant.tiny.layers:
+        all_of_them = outputs(variant, layer, x.astype(np.float64))
+        hidden = {"hidden_states": ("F32", [5, HIDDEN], x.tobytes())}
+        ids = np.array([dice.permutation(EXPERTS)[:2] for _ in range(5)], np.int32)
+        weights = np.array([[0.75, 0.25]] * 5, np.float32)
+        chosen = hidden | {
+            "topk_ids": ("I32", [5, 2], ids.tobytes()),
+            "topk_weights": ("F32", [5, 2], weights.tobytes()),
+        }
+        ways = [(ids, weights, chosen)]
+        if variant.routes:
+            ways.append((*routed(variant, layer, x.astype(np.float64)), hidden))
+        for experts, shares, given in ways:
+            wanted = mixed(all_of_them, experts, shares)
+            found = run(tmp_path / "in", layer, given)
+            assert np.linalg.norm(found - wanted) / np.linalg.norm(wanted) < 2e-6
+
+
+@pytest.mark.parametrize("variant", READ, ids=name)
+def test_there_and_back(variant: Variant, tmp_path: Path) -> None:
+    """Converted and given back; transcoded and back, or a reason for it."""
+    path = tmp_path / "in"
+    variant.write(path)
+    checks.convert_and_unconvert(path, {"format": variant.tiny.format}, tmp_path)
+    for target in TARGETS:
+        there = tmp_path / (target + (".gguf" if target == "gguf" else ""))
+        if target == variant.dialect:
+            continue
+        ended = checks.call("transcode", path, "--to", target, "-o", there, "--json")
+        if ended.returncode != 0:
+            known = ended.returncode == 2 or "config.python_numbers" in ended.stderr
+            assert known, ended.stderr
+            continue
+        assert checks.report("lint", there)["errors"] == 0
+        back = tmp_path / f"{target}-back"
+        checks.report("transcode", there, "--to", variant.dialect, "-o", back)
+        assert not variant.back or plain(back) == plain(path), target
