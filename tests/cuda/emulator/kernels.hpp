@@ -15,10 +15,8 @@ struct Options {
 };
 Options& options();
 
-// What FakeDriver::run wants.
+// What FakeDriver::run wants. Ends the test program where a launch writes beyond its shared memory, or
+// is of a kernel that is not here.
 void run(const kernels::cuda::FakeLaunch& launch, const void* params);
-
-// Launches that wrote beyond their shared memory, or of kernels that are not here.
-int errors();
 
 }  // namespace fp4moe::emulator

@@ -190,8 +190,7 @@ __device__ inline void run(const GroupedGemmParams& p) {
   const std::uint32_t work_tiles = (m_blocks + C::kMBlocks - 1) / C::kMBlocks;  // of a token tile
   const std::uint32_t tile_count = sm90::ld_global_nc_4(p.tile_count);
 #pragma unroll 1
-  for (std::uint32_t work = blockIdx.x;; work += gridDim.x) {
-    const std::uint32_t index = work / work_tiles;
+  for (std::uint32_t work = blockIdx.x, index = work / work_tiles;;) {
     const sm90::TokenTile tile = load_tile(p.tiles + index);
     if (index >= tile_count) return;
     const WarpTile of(tile, (work - index * work_tiles) * C::kMBlocks, m_blocks, C::kFragments);
@@ -202,7 +201,10 @@ __device__ inline void run(const GroupedGemmParams& p) {
     else
       multiply<C>(p, of, shared, sums);
     if (of.has_rows) store(p.gemm, of, factors, sums);
-    __syncthreads();  // the stages are reused
+    work += gridDim.x;
+    index = work / work_tiles;
+    if (index >= tile_count) return;  // the workspace may have no entry there
+    __syncthreads();                  // the stages are reused
   }
 }
 
