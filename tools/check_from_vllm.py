@@ -14,7 +14,7 @@ MODULES = ("oracle/mxfp4.py", "oracle/nvfp4.py", "method.py")
 
 
 def rows(page, first):
-    """The cells of the table whose first column is called so."""
+    """The cells of the first table whose first column is called so."""
     found = re.search(rf"^\| {re.escape(first)} \|.*\n\|[-| ]+\|\n((?:\|.*\n)+)", page, re.M)
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in found[1].splitlines()] if found else []
 
@@ -95,10 +95,24 @@ def problems(page):
     told = {codes(cells[0])[0] for cells in rows(page, "variable")}
     for name in sorted(variables ^ told):
         yield f"variable {name} {'has no row' if name in variables else 'is not read here'}"
+    config = (HEADERS / "moe_config.hpp").read_text()
     for cells in rows(page, "flag of `vllm serve`"):
         for option in codes(cells[3]):
             if f"`{option}" not in options:
                 yield f"no command has {option}"
+        for name in codes(cells[1]) + codes(cells[2]):
+            if not re.search(rf"\b{re.escape(name.split('::')[-1])}\b", config) or name.split("::")[-1] not in python:
+                yield f"the configuration has no {name}"
+    keys = rows(page.split("## Quantization keys")[1], "vLLM")
+    words = (ROOT / "src/fp4moe/oracle/words.hpp").read_text() + (ROOT / "src/fp4moe/formats/weight_format.hpp").read_text()
+    told = set()
+    for cells in keys:
+        told |= set(codes(cells[1]))
+        for word in codes(cells[2]):
+            if f'"{word}"' not in words:
+                yield f"no quantization key is called {word}"
+    for name in set(re.findall(r"^inline constexpr \w+ (k\w+) =", config, re.M)) ^ told:
+        yield f"quantization key {name} {'has no name in C++' if name in told else 'has no row'}"
 
 
 if __name__ == "__main__":

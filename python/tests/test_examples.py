@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import re
@@ -18,6 +19,7 @@ EXAMPLES = sorted(
     file for file in (ROOT / "examples").glob("*.py") if file.name not in SERVERS
 )
 NEEDS = ("torch", "transformers")
+IN_MEMORY = ("vllm_layer.cpp", "vllm_layer.py", "weights_in_memory.c", "weights_in_memory.cpp")
 WHOLE_PAGES = ("docs/tutorial.md",)  # commands and Python, in their order
 PYTHON_PAGES = ("README.md", "docs/python.md", "docs/machine.md", "docs/from-vllm.md")
 
@@ -55,6 +57,24 @@ def test_an_example_runs_and_says_something(
     skip_without(example.read_text())
     wanted = [str(checkpoint)] if "CHECKPOINT" in example.read_text() else []
     assert run([sys.executable, str(example), *wanted], tmp_path).strip()
+
+
+def code_lines(file: Path) -> int:
+    """Lines that are neither empty nor comments."""
+    text = file.read_text()
+    if file.suffix == ".py":
+        tree = ast.parse(text)
+        if ast.get_docstring(tree) is not None:
+            tree.body.pop(0)
+        lines = text.splitlines()[tree.body[0].lineno - 1 :]
+    else:
+        lines = re.sub(r"/\*.*?\*/", "", text, flags=re.S).splitlines()
+    return sum(bool(line.strip()) and not line.strip().startswith(("# ", "//")) for line in lines)
+
+
+@pytest.mark.parametrize("example", IN_MEMORY)
+def test_a_layer_from_memory_takes_thirty_lines(example: str) -> None:
+    assert 15 < code_lines(ROOT / "examples" / example) <= 30
 
 
 @pytest.mark.parametrize("page", WHOLE_PAGES)

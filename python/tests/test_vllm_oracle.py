@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
 import re
 import subprocess
@@ -83,9 +84,53 @@ def test_a_refusal_is_the_references_sentence_with_its_record():
         mxfp4.select_mxfp4_moe_backend(small(Context(mode="loose", device="h100")))
 
 
+def test_backends_go_by_member_name_or_value_and_fields_by_vllms_own_words():
+    class Theirs(enum.Enum):  # as an engine's own enumeration
+        MARLIN = "MARLIN"
+
+    class Activation(enum.Enum):
+        SILU = "silu"
+
+    class Routing(enum.IntEnum):
+        Renormalize = 1
+
+    classes = [mxfp4.backend_to_kernel_cls(one, context=H100) for one in (Mxfp4MoeBackend.MARLIN, "MARLIN", Theirs.MARLIN)]
+    assert classes[0] == classes[1] == classes[2]
+    assert mxfp4.backend_activation_key("FLASHINFER_TRTLLM_MXFP4_MXFP8", context=B200) == "mxfp8"
+    for backend, match in (("MARLINN", "did you mean MARLIN"), ("", "vllm.backend"), (None, "vllm.backend"), (3, "vllm.backend")):
+        with pytest.raises(fp4moe.UsageError, match=match):
+            mxfp4.mxfp4_round_up_hidden_size_and_intermediate_size(backend, 2880, 2880, context=H100)
+    plain = small(H100, activation="silu", in_dtype="float32")
+    theirs = small(
+        H100, activation=Activation.SILU, routing_method=Routing.Renormalize, in_dtype=np.dtype("float32"),
+        num_experts=np.int64(EXPERTS),
+    )
+    assert mxfp4.select_mxfp4_moe_backend(theirs) == mxfp4.select_mxfp4_moe_backend(plain)
+
+
+def test_sizes_that_cannot_be_are_refused():
+    for field in ("num_experts", "experts_per_token", "hidden_dim", "intermediate_size_per_partition"):
+        for value in (-1, "many", 1.5):
+            with pytest.raises(fp4moe.UsageError, match=field):
+                mxfp4.select_mxfp4_moe_backend(small(H100, **{field: value}))
+    with pytest.raises(fp4moe.UsageError, match="not finite"):
+        mxfp4.select_mxfp4_moe_backend(small(H100, swiglu_limit=float("nan")))
+    odd = small(H100, hidden_dim=100, intermediate_size_per_partition=33)
+    with pytest.raises(fp4moe.UnsupportedError, match="a multiple of 32, found 100"):
+        Mxfp4MoEMethod(odd)
+    empty = np.zeros((0, 128, 64), np.uint8)
+    with pytest.raises(fp4moe.UsageError, match="num_experts.*from 1"):
+        mxfp4.convert_to_mxfp4_moe_kernel_format(
+            Mxfp4MoeBackend.MARLIN, None, empty, empty, empty, empty, context=H100
+        )
+
+
 def test_environment_and_libraries_are_of_the_context():
     forced = dataclasses.replace(APRIL, environment={"VLLM_MXFP4_USE_MARLIN": "1"})
     assert mxfp4.select_mxfp4_moe_backend(small(forced))[0] is Mxfp4MoeBackend.MARLIN
+    for on in (1, True):
+        numbered = dataclasses.replace(APRIL, environment={"VLLM_MXFP4_USE_MARLIN": on})
+        assert mxfp4.select_mxfp4_moe_backend(small(numbered))[0] is Mxfp4MoeBackend.MARLIN
     bare = dataclasses.replace(APRIL, libraries=[])
     assert mxfp4.select_mxfp4_moe_backend(small(bare))[0] is Mxfp4MoeBackend.MARLIN
     with pytest.raises(fp4moe.UsageError, match="VLLM_NO_SUCH"):
@@ -186,6 +231,8 @@ def test_what_does_not_fit_is_refused(checkpoint):
         convert(Mxfp4MoeBackend.CK, None, **tensors, context=H100)
     with pytest.raises(fp4moe.UsageError, match="vllm.ask"):
         convert(Mxfp4MoeBackend.MARLIN, None, **tensors, context=H100, tp_size="many")
+    with pytest.raises(TypeError, match="'thread', expected .*threads"):
+        convert(Mxfp4MoeBackend.MARLIN, None, **tensors, context=H100, thread=2)
     # Gaps are copied over.
     apart = {**tensors, "w13_weight": np.repeat(tensors["w13_weight"], 2, axis=2)[:, :, ::2]}
     assert np.array_equal(convert(Mxfp4MoeBackend.MARLIN, None, **apart, context=H100)[0],
@@ -267,6 +314,8 @@ def test_calls_are_checked(checkpoint):
     method.process_weights_after_loading(layer)
     with pytest.raises(fp4moe.UsageError, match="vllm.routes"):
         method.apply(layer, x, weights[:1], ids)
+    with pytest.raises(fp4moe.UsageError, match="an array of integers, found float64"):
+        method.apply(layer, x, weights, ids + 0.5)
     with pytest.raises(fp4moe.UsageError, match="rows.columns"):
         method.apply(layer, x[:, :32].copy(), weights, ids)
     with pytest.raises(fp4moe.UsageError, match="vllm.kind"):

@@ -48,7 +48,7 @@ class _Method:
         self.weights: KernelWeights | None = None
         self._backend = backend
         self._engine, self._threads, self._names = engine, threads, names
-        self._sizes = ask("buffers", self.FORMAT, moe, backend=backend.value, names=names)
+        self._sizes = ask("buffers", self.FORMAT, moe, backend=backend, names=names)
 
     @property
     def skip_forward_padding(self) -> bool:

@@ -7,6 +7,8 @@ from typing import Any, Mapping, Sequence
 
 import numpy as np
 
+from fp4moe.errors import UsageError
+
 TORCH = {
     "U8": "uint8", "I32": "int32", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
     "F8_E4M3": "float8_e4m3fn", "F8_E8M0": "float8_e8m0fnu",
@@ -79,6 +81,15 @@ def floats(like: Any, values: Sequence[float], is_scalar: bool = False) -> Any:
 
 def routes(array: Any, dtype: str) -> Any:
     """Ids or weights without gaps, of the one type that kernels take."""
+    if is_torch(array):
+        is_whole = not array.dtype.is_floating_point
+    else:
+        is_whole = np.asarray(array).dtype.kind in "iu"
+    if dtype == "int32" and not is_whole:
+        raise UsageError(
+            "topk_ids are no whole numbers", id="vllm.routes",
+            expected="an array of integers", found=str(array.dtype),
+        )  # fmt: skip
     if is_torch(array):
         return array.detach().to(getattr(sys.modules["torch"], dtype)).contiguous()
     return np.ascontiguousarray(array, dtype)

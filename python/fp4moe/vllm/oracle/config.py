@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Tuple, TypeVar, Union
 
+import numpy as np
+
 from fp4moe import _core, errors
+from fp4moe.errors import UsageError
 from fp4moe.selection import Selection
 
 Backend = TypeVar("Backend", bound=enum.Enum)
@@ -131,6 +134,31 @@ class Selected(Tuple[Backend, Union[ExpertsClass, None]], Generic[Backend]):
         return self[1]
 
 
+def name_of(backend: object) -> str:
+    """The name of a backend: of a member of an enumeration, vLLM's own too, or the name itself."""
+    name = backend.value if isinstance(backend, enum.Enum) else backend
+    if not isinstance(name, str):
+        raise UsageError(
+            "this is no backend", id="vllm.backend",
+            expected="a member of the enumeration or its name", found=repr(backend),
+        )  # fmt: skip
+    return "None" if name == "NONE" else name
+
+
+def word_of(value: Any) -> Any:
+    """A field as a word: members of vLLM's enumerations and types of torch and numpy have one."""
+    if isinstance(value, enum.Enum):
+        return value.value if isinstance(value.value, str) else value.name
+    if isinstance(value, np.dtype) or type(value).__module__ == "torch":
+        return str(value).removeprefix("torch.")
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def text_of(value: Any) -> Any:
+    """A variable's value as the environment holds it."""
+    return str(int(value)) if isinstance(value, (bool, int)) else value
+
+
 def question(
     verb: str,
     format: str,
@@ -140,23 +168,33 @@ def question(
 ) -> str:
     """A question for the compiled part."""
     words: dict[str, Any] = {"ask": verb, "format": format, **more}
+    if "backend" in words:
+        words["backend"] = name_of(words["backend"])
     if config is not None:
         layer = {
-            name: value
+            name: word_of(value)
             for name, value in vars(config).items()
             if name not in ("context", "moe_parallel_config") and value is not None
         }
         layer["e_score_correction_bias"] = [float(x) for x in config.e_score_correction_bias]
-        layer["parallel"] = vars(config.moe_parallel_config)
+        layer["parallel"] = vars(config.moe_parallel_config or FusedMoEParallelConfig())
         words["config"] = layer
         context = context or config.context
     given = context or Context()
     words["context"] = {
-        name: dict(value) if isinstance(value, Mapping) else value
+        name: {key: text_of(each) for key, each in value.items()}
+        if isinstance(value, Mapping)
+        else value
         for name, value in vars(given).items()
         if value is not None and value != ""
     }
-    return json.dumps(words, default=list)
+    try:
+        return json.dumps(words, default=list, allow_nan=False)
+    except ValueError:
+        raise UsageError(
+            "a number of the question is not finite", id="vllm.ask",
+            expected="finite numbers", found="NaN or infinity",
+        ) from None  # fmt: skip
 
 
 def ask(verb: str, format: str, *given: Any, **more: Any) -> Any:
@@ -184,9 +222,9 @@ def select(
     return Selected(backend, experts, record)
 
 
-def kernel_classes(format: str, backend: enum.Enum, context: Context | None) -> list[ExpertsClass]:
+def kernel_classes(format: str, backend: object, context: Context | None) -> list[ExpertsClass]:
     """The classes of a backend in the order of trial."""
     return [
         ExpertsClass(one["name"], one["monolithic"], one["activation_format"])
-        for one in ask("classes", format, None, context, backend=backend.value)
+        for one in ask("classes", format, None, context, backend=backend)
     ]

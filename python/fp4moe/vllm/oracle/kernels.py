@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +11,13 @@ from fp4moe import _core
 from fp4moe.errors import UsageError
 from fp4moe.vllm.oracle import arrays
 from fp4moe.vllm.oracle.config import Context, ExpertsClass, FusedMoEConfig, ask, question
+
+
+# What a conversion takes beside the tensors.
+OPTIONS = (
+    "is_act_and_mul", "w13_order", "activation", "tp_size", "generation", "params_dtype", "threads",
+    "takes_external", "hidden",
+)  # fmt: skip
 
 
 class KernelWeights(tuple[Any, ...]):
@@ -43,12 +49,15 @@ class KernelWeights(tuple[Any, ...]):
 
 def convert(
     format: str,
-    backend: enum.Enum,
+    backend: object,
     tensors: dict[str, Any],
     context: Context | None,
     options: dict[str, Any],
 ) -> tuple[_core.ConvertedWeights, dict[str, Any], dict[str, Any]]:
     """Convert; the handle, the bytes of every tensor, and what the format is."""
+    for name in options:
+        if name not in OPTIONS:
+            raise TypeError(f"unexpected keyword argument '{name}', expected {', '.join(OPTIONS)}")
     given = {name: arrays.plain(array) for name, array in tensors.items() if array is not None}
     w13 = given.get("w13_weight", given.get("w13"))
     w2 = given.get("w2_weight", given.get("w2"))
@@ -67,7 +76,7 @@ def convert(
     )
     bias = given.get("w13_bias", given.get("w2_bias"))
     asked = question(
-        "kernel_format", format, sizes, context, backend=backend.value,
+        "kernel_format", format, sizes, context, backend=backend,
         options=options, bias_dtype=arrays.bias_type(bias),
     )  # fmt: skip
     result = json.loads(_core.vllm_ask(asked))
@@ -111,7 +120,7 @@ class FusedMoEQuantConfig:
 
 def describe_quant_config(
     format: str,
-    backend: enum.Enum,
+    backend: object,
     config: FusedMoEConfig,
     gemm1_alpha: float | None,
     gemm1_beta: float | None,
@@ -120,7 +129,7 @@ def describe_quant_config(
     """What backend, date and layer decide, before the scales themselves."""
     words = {"gemm1_alpha": gemm1_alpha, "gemm1_beta": gemm1_beta, "swiglu_limit": swiglu_limit}
     more = {name: value for name, value in words.items() if value is not None}
-    result: dict[str, Any] = ask("quant_config", format, config, backend=backend.value, **more)
+    result: dict[str, Any] = ask("quant_config", format, config, backend=backend, **more)
     return result
 
 
@@ -167,7 +176,7 @@ def make_kernel(
     quant: FusedMoEQuantConfig,
     config: FusedMoEConfig,
     experts_cls: ExpertsClass | None,
-    backend: enum.Enum,
+    backend: object,
     weights: KernelWeights,
     shared_experts: Callable[[Any], Any] | None,
     engine: str,
@@ -175,7 +184,7 @@ def make_kernel(
 ) -> MoEKernel:
     """Make a kernel of what was converted."""
     more: dict[str, Any] = {
-        "backend": backend.value,
+        "backend": backend,
         "experts_cls": experts_cls.name if experts_cls is not None else "",
         "engine": engine,
         "threads": int(threads),

@@ -94,10 +94,10 @@ def get_priority_backends(config: FusedMoEConfig | None = None) -> list[Mxfp4Moe
 
 
 def backend_activation_key(
-    backend: Mxfp4MoeBackend, *, context: Context | None = None
+    backend: Mxfp4MoeBackend | str, *, context: Context | None = None
 ) -> str | None:
     """What the backend wants activations quantized to; None: they stay in 16 bits."""
-    key: str | None = ask("activation_key", FORMAT, None, context, backend=backend.value)
+    key: str | None = ask("activation_key", FORMAT, None, context, backend=backend)
     return key
 
 
@@ -110,14 +110,14 @@ def map_mxfp4_backend(
 
 
 def backend_to_kernel_cls(
-    backend: Mxfp4MoeBackend, *, context: Context | None = None
+    backend: Mxfp4MoeBackend | str, *, context: Context | None = None
 ) -> list[ExpertsClass]:
     """Its classes of experts in the order of trial."""
     return kernel_classes(FORMAT, backend, context)
 
 
 def mxfp4_round_up_hidden_size_and_intermediate_size(
-    backend: Mxfp4MoeBackend,
+    backend: Mxfp4MoeBackend | str,
     hidden_size: int,
     intermediate_size: int,
     activation: str | None = None,
@@ -129,13 +129,13 @@ def mxfp4_round_up_hidden_size_and_intermediate_size(
         hidden_dim=hidden_size, intermediate_size_per_partition=intermediate_size
     )
     more = {} if activation is None else {"activation": activation}
-    hidden, intermediate = ask("round_up", FORMAT, sizes, context, backend=backend.value, **more)
+    hidden, intermediate = ask("round_up", FORMAT, sizes, context, backend=backend, **more)
     return int(hidden), int(intermediate)
 
 
 def _convert(
     order: str,
-    backend: Mxfp4MoeBackend,
+    backend: Mxfp4MoeBackend | str,
     tensors: dict[str, Any],
     context: Context | None,
     options: dict[str, Any],
@@ -152,7 +152,7 @@ def _convert(
 
 
 def convert_gpt_oss_weight_to_mxfp4_moe_kernel_format(
-    mxfp4_backend: Mxfp4MoeBackend,
+    mxfp4_backend: Mxfp4MoeBackend | str,
     layer: object,
     w13_weight: Any,
     w2_weight: Any,
@@ -185,7 +185,7 @@ convert_to_mxfp4_moe_kernel_format = convert_gpt_oss_weight_to_mxfp4_moe_kernel_
 
 
 def convert_weight_to_mxfp4_moe_kernel_format(
-    mxfp4_backend: Mxfp4MoeBackend,
+    mxfp4_backend: Mxfp4MoeBackend | str,
     layer: object,
     w13_weight: Any,
     w2_weight: Any,
@@ -213,7 +213,7 @@ def convert_weight_to_mxfp4_moe_kernel_format(
 
 
 def make_mxfp4_moe_quant_config(
-    mxfp4_backend: Mxfp4MoeBackend,
+    mxfp4_backend: Mxfp4MoeBackend | str,
     w1_scale: Any = None,
     w2_scale: Any = None,
     gemm1_alpha: float | None = None,
@@ -246,7 +246,7 @@ def make_mxfp4_moe_kernel(
     moe_quant_config: FusedMoEQuantConfig,
     moe_config: FusedMoEConfig,
     experts_cls: ExpertsClass | None,
-    mxfp4_backend: Mxfp4MoeBackend,
+    mxfp4_backend: Mxfp4MoeBackend | str,
     routing_tables: None = None,
     shared_experts: Callable[[Any], Any] | None = None,
     *,

@@ -70,10 +70,10 @@ FLASHINFER_NVFP4_MOE_BACKENDS = flashinfer_nvfp4_moe_backends(context=Context(de
 
 
 def is_global_sf_supported_for_nvfp4_backend(
-    backend: NvFp4MoeBackend, *, context: Context | None = None
+    backend: NvFp4MoeBackend | str, *, context: Context | None = None
 ) -> bool:
     """Whether one activation scale serves the experts of all ranks."""
-    return bool(ask("is_global_sf", FORMAT, None, context, backend=backend.value))
+    return bool(ask("is_global_sf", FORMAT, None, context, backend=backend))
 
 
 def map_nvfp4_backend(runner_backend: str, *, context: Context | None = None) -> NvFp4MoeBackend:
@@ -82,21 +82,21 @@ def map_nvfp4_backend(runner_backend: str, *, context: Context | None = None) ->
 
 
 def backend_to_kernel_cls(
-    backend: NvFp4MoeBackend, *, context: Context | None = None
+    backend: NvFp4MoeBackend | str, *, context: Context | None = None
 ) -> list[ExpertsClass]:
     """Its classes of experts in the order of trial."""
     return kernel_classes(FORMAT, backend, context)
 
 
 def backend_2_kernel_cls(
-    backend: NvFp4MoeBackend, *, context: Context | None = None
+    backend: NvFp4MoeBackend | str, *, context: Context | None = None
 ) -> ExpertsClass:
     """The same by its name of January, when there was one class."""
     return kernel_classes(FORMAT, backend, context)[0]
 
 
 def convert_to_nvfp4_moe_kernel_format(
-    nvfp4_backend: NvFp4MoeBackend,
+    nvfp4_backend: NvFp4MoeBackend | str,
     layer: object,
     w13: Any,
     w13_scale: Any,
@@ -141,7 +141,7 @@ def convert_to_nvfp4_moe_kernel_format(
 
 
 def make_nvfp4_moe_quant_config(
-    backend: NvFp4MoeBackend,
+    backend: NvFp4MoeBackend | str,
     w13_scale: Any,
     w2_scale: Any,
     w13_scale_2: Any,
@@ -190,7 +190,7 @@ def make_nvfp4_moe_kernel(
     moe_quant_config: FusedMoEQuantConfig,
     moe_config: FusedMoEConfig,
     experts_cls: ExpertsClass | None,
-    backend: NvFp4MoeBackend,
+    backend: NvFp4MoeBackend | str,
     routing_tables: None = None,
     shared_experts: Callable[[Any], Any] | None = None,
     *,
