@@ -88,5 +88,14 @@ def routes(array: Any, dtype: str) -> Any:
             expected="an array of integers", found=str(array.dtype),
         )  # fmt: skip
     if is_torch(array):
+        is_whole = not array.dtype.is_floating_point
+    else:
+        is_whole = np.asarray(array).dtype.kind in "iu"
+    if dtype == "int32" and not is_whole:
+        raise UsageError(
+            "topk_ids are no whole numbers", id="vllm.routes",
+            expected="an array of integers", found=str(array.dtype),
+        )  # fmt: skip
+    if is_torch(array):
         return array.detach().to(getattr(sys.modules["torch"], dtype)).contiguous()
     return np.ascontiguousarray(array, dtype)
