@@ -115,7 +115,8 @@ Result<Model> model_from_facts(const std::string& path, const checkpoint::ModelF
   Model model = model_of_layer(said, shape, rule_of(said.model_type, *known));
   model.name = path;
   for (const checkpoint::QuantClaim& claim : facts.claims)
-    if (claim.format == *known && claim.dialect) model.dialect = claim.dialect;
+    if (claim.dialect == checkpoint::Dialect::compressed_tensors)
+      model.names = oracle::BufferNames::compressed_tensors;
   return model;
 }
 

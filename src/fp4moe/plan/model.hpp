@@ -22,7 +22,6 @@ struct Model {
   checkpoint::MoeShape shape{};  // of one MoE layer
   std::uint64_t layers = 0;      // MoE layers
   checkpoint::SplitRule rule = checkpoint::SplitRule::equal;
-  std::optional<checkpoint::Dialect> dialect{};  // of its checkpoint, where one says so
   oracle::BufferNames names = oracle::BufferNames::modelopt;
   oracle::Layer layer{};  // of one rank without parallelism
   std::vector<std::string> notes{};

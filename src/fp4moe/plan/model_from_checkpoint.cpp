@@ -26,7 +26,6 @@ Result<Model> model_from_checkpoint(const std::string& path) {
       model_of_layer(checkpoint->config(), first.shape, checkpoint::split_rule(*checkpoint, first));
   model.name = path;
   model.layers = layers.size();
-  model.dialect = first.row->dialect;
   if (first.row->dialect == checkpoint::Dialect::compressed_tensors)
     model.names = oracle::BufferNames::compressed_tensors;
   return model;

@@ -268,27 +268,16 @@ const oracle::Policy* entry_for(const plan::Model& model, oracle::PolicyDate pol
   return other != nullptr && wants_other ? other : first;
 }
 
-// MXFP4 checkpoints for which release 0.33.0 does not ask its oracle, or asks it in another way.
-std::string_view own_way(checkpoint::Dialect dialect) {
-  if (dialect == checkpoint::Dialect::compressed_tensors)
-    return "vLLM takes MXFP4 of compressed-tensors past its oracle: CUTLASS_MXFP4_MXFP4 on "
-           "capability 10.x and 11.x, XPU on Intel GPUs, else MARLIN; --moe-backend b12x alone "
-           "changes that";
-  if (dialect == checkpoint::Dialect::quark)
-    return "vLLM's Quark method asks the entry for gpt-oss, with the checkpoint's activations: "
-           "--policy vllm-0.33.0, with --activation-quant mxfp4 where it quantizes them to MXFP4, "
-           "fp8_static_tensor where to FP8";
-  return {};
-}
-
+// Release 0.33.0 does not ask its oracle about MXFP4 of compressed-tensors.
 void note_own_way(SelectionRequest& question) {
   const plan::Model& model = question.model;
-  if (!model.dialect || model.shape.format != oracle::WeightFormat::mxfp4 ||
-      question.policy->policy_date != oracle::PolicyDate::vllm_033)
-    return;
-  if (const std::string_view note = own_way(*model.dialect);
-      !note.empty() && (question.policy->is_generic || model.family != "gpt_oss"))
-    question.notes.emplace_back(note);
+  if (model.names == oracle::BufferNames::compressed_tensors &&
+      model.shape.format == oracle::WeightFormat::mxfp4 &&
+      question.policy->policy_date == oracle::PolicyDate::vllm_033)
+    question.notes.emplace_back(
+        "vLLM takes MXFP4 of compressed-tensors past its oracle: CUTLASS_MXFP4_MXFP4 on "
+        "capability 10.x and 11.x, XPU on Intel GPUs, else MARLIN; --moe-backend b12x alone "
+        "changes that");
 }
 
 Result<Done> use_policy(const SelectionOptions& options, SelectionRequest& question) {

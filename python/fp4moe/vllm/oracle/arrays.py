@@ -81,7 +81,10 @@ def floats(like: Any, values: Sequence[float], is_scalar: bool = False) -> Any:
 
 def routes(array: Any, dtype: str) -> Any:
     """Ids or weights without gaps, of the one type that kernels take."""
-    is_whole = not array.dtype.is_floating_point if is_torch(array) else np.asarray(array).dtype.kind in "iu"
+    if is_torch(array):
+        is_whole = not array.dtype.is_floating_point
+    else:
+        is_whole = np.asarray(array).dtype.kind in "iu"
     if dtype == "int32" and not is_whole:
         raise UsageError(
             "topk_ids are no whole numbers", id="vllm.routes",
