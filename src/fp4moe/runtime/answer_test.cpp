@@ -62,9 +62,8 @@ TEST(Answer, ThisMachineIsAnsweredForUsAndForVllm) {
 
 TEST(Answer, AFormatThatTheNameDoesNotTellIsAssumed) {
   const auto open = [](std::string model, std::string format) {
-    return assumed(
-               ask({.model = std::move(model), .device = "h100", .format = std::move(format)})
-                   .question)
+    return assumed(ask({.model = std::move(model), .device = "h100", .format = std::move(format)})
+                       .question)
         .front();
   };
   EXPECT_EQ(open("deepseek-ai/DeepSeek-R1", ""), "quantized to nvfp4 (--format)");
