@@ -15,6 +15,7 @@
 #include "fp4moe/checkpoint/gguf_fields.hpp"
 #include "fp4moe/checkpoint/synth/synth_expert.hpp"
 #include "fp4moe/checkpoint/synth/synth_plan.hpp"
+#include "fp4moe/checkpoint/write/convert_vector.hpp"
 #include "fp4moe/checkpoint/write/quant_config.hpp"
 #include "fp4moe/checkpoint/write/tensor_names.hpp"
 
@@ -61,6 +62,17 @@ std::uint64_t experts_bytes(const SynthPlan& plan) {
   return layout.bytes() * plan.shape.experts * plan.blocks.size();
 }
 
+// As llama.cpp's converter writes them.
+void widen_vectors(std::vector<OtherTensor>& others) {
+  for (OtherTensor& other : others) {
+    if (other.spec.shape.size() != 1 || !is_half(other.spec.dtype)) continue;
+    std::vector<std::byte> wide;
+    convert_vector(other.spec.dtype, tensor::DType::f32, other.bytes, wide);
+    other.bytes = std::move(wide);
+    other.spec.dtype = tensor::DType::f32;
+  }
+}
+
 Result<CheckpointPlan> checkpoint_plan(const SynthPlan& plan, const SynthOptions& options) {
   const DialectRow& row = *plan.row;
   CheckpointPlan out{.row = row};
@@ -81,6 +93,7 @@ Result<CheckpointPlan> checkpoint_plan(const SynthPlan& plan, const SynthOptions
                     rename_context(plan.model->model_type, config));
   if (!renamed) return renamed.why();
   out.others = *std::move(renamed);
+  if (is_gguf) widen_vectors(out.others);
   if (is_gguf) {
     out.gguf_fields =
         gguf_fields({.model_type = std::string(plan.model->model_type),
