@@ -27,7 +27,7 @@ endif()
 # (clang-tidy reads the files one by one, without it).
 set(fp4moe_precompiled <algorithm> <array> <bit> <charconv> <cstdint> <cstring> <filesystem> <functional>
     <map> <memory> <optional> <span> <string> <string_view> <utility> <variant> <vector> <fmt/format.h>)
-file(WRITE ${PROJECT_BINARY_DIR}/generated/empty.cpp "")
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/empty.cpp CONTENT "")
 function(fp4moe_precompile target)
   add_library(${target} OBJECT EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/generated/empty.cpp)
   target_link_libraries(${target} PRIVATE fp4moe_fmt fp4moe_options ${ARGN})
@@ -78,7 +78,7 @@ function(fp4moe_module path)
   if(sources)
     add_library(fp4moe_${module} ${FP4MOE_MODULE_KIND} ${sources})
     set_target_properties(fp4moe_${module} PROPERTIES POSITION_INDEPENDENT_CODE ON
-      UNITY_BUILD ${FP4MOE_UNITY} UNITY_BUILD_BATCH_SIZE 12)
+      UNITY_BUILD ${FP4MOE_UNITY} UNITY_BUILD_BATCH_SIZE 16)
     target_include_directories(fp4moe_${module} PUBLIC ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(fp4moe_${module} PUBLIC ${ARG_DEPENDS} ${ARG_LINK} PRIVATE fp4moe_options)
     if(NOT ARG_INTERNAL)
@@ -91,7 +91,9 @@ function(fp4moe_module path)
       target_compile_options(fp4moe_${module} PRIVATE ${compute_level})
     elseif(ARG_FRONTEND)
       target_compile_options(fp4moe_${module} PRIVATE $<$<CONFIG:Release>:-O1>)
-    else()  # the precompiled header is of the same level
+    endif()
+    # g++ reads a precompiled header of another optimization level; clang only one of its own.
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR NOT (ARG_COMPUTE OR ARG_FRONTEND))
       target_precompile_headers(fp4moe_${module} REUSE_FROM fp4moe_precompiled)
     endif()
   else()
