@@ -92,8 +92,8 @@ function(fp4moe_module path)
     elseif(ARG_FRONTEND)
       target_compile_options(fp4moe_${module} PRIVATE $<$<CONFIG:Release>:-O1>)
     endif()
-    # g++ reads a precompiled header of another optimization level; clang only one of its own.
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR NOT (ARG_COMPUTE OR ARG_FRONTEND))
+    # g++ 12 reads a precompiled header of another optimization level; others only one of their own.
+    if(NOT (ARG_COMPUTE OR ARG_FRONTEND) OR (CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13))
       target_precompile_headers(fp4moe_${module} REUSE_FROM fp4moe_precompiled)
     endif()
   else()
