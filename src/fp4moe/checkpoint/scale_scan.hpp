@@ -16,17 +16,17 @@ inline constexpr std::size_t kNoScale = ~std::size_t{0};
 template <typename Found>
 std::size_t find_scale(std::span<const std::byte> bytes, const Found& found) {
   // No way out of the loop, so that compilers make vector instructions of it.
-  constexpr std::size_t kPiece = 32;
-  const auto found_in_piece = [&](std::size_t at) {
+  constexpr std::size_t kAtOnce = 32;
+  const auto any_found = [&](std::size_t at) {
     std::uint8_t any = 0;
-    for (std::size_t j = 0; j < kPiece; ++j)
+    for (std::size_t j = 0; j < kAtOnce; ++j)
       any |= static_cast<std::uint8_t>(found(std::to_integer<std::uint8_t>(bytes[at + j])));
     return any != 0;
   };
   std::size_t i = 0;
-  while (i + kPiece <= bytes.size() && !found_in_piece(i)) i += kPiece;
-  // What is left over is no piece: one that ends with it covers it too.
-  if (bytes.size() >= kPiece && i + kPiece > bytes.size() && !found_in_piece(bytes.size() - kPiece))
+  while (i + kAtOnce <= bytes.size() && !any_found(i)) i += kAtOnce;
+  // What is left over are fewer: as many that end with it cover it too.
+  if (bytes.size() >= kAtOnce && i + kAtOnce > bytes.size() && !any_found(bytes.size() - kAtOnce))
     return kNoScale;
   for (; i < bytes.size(); ++i)
     if (found(std::to_integer<std::uint8_t>(bytes[i]))) return i;
