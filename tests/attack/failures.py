@@ -34,6 +34,7 @@ FAULTS = {
 }
 EXHAUSTED = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM}
 STANDS = "the output is complete and has its name"
+NOTHING = "nothing was written"
 
 
 def writers(world: World) -> dict:
@@ -201,6 +202,10 @@ def fault(world: World, row: Row, number: int, shim: Shim, results: Results, onl
             finding = f"failed, yet the output is there: {ended}"
         elif ended.status == 0 and out and not exists:
             finding = f"done, but nothing is there: {ended}"
+        elif out and not exists and STANDS in ended.err:
+            finding = f"says that the output stands, yet nothing is there: {ended}"
+        elif exists and NOTHING in ended.err:
+            finding = f"says that nothing was written, yet the output is there: {ended}"
         elif why in EXHAUSTED and ended.status not in (0, 6) and not (call == "stat" or STANDS in ended.err):
             finding = f"no space or memory is status 6: {ended}"
         elif call == "thread" and ended.status not in (0, 6):

@@ -239,8 +239,11 @@ Error AtomicFolder::explain(Error why) const {
   const bool is_inside = why.path.starts_with(staging_ + "/");
   for (std::string* part : {&why.path, &why.message, &why.expected, &why.found, &why.remedy})
     replace_all(*part, staging_, name_);
-  // A file of the folder has its name; the folder has not.
-  if (is_inside && !is_whole_ && why.id == "file.flush") why.remedy.clear();
+  // A file of the folder has its name; the folder, which is the output, has not.
+  if (is_inside && !is_whole_ && why.message.starts_with(kNamedBut)) {
+    why.message.erase(0, kNamedBut.size());
+    why.remedy = why.code == ErrorCode::exhausted ? kFreeSpace : "";
+  }
   return why;
 }
 

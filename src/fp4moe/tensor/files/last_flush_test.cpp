@@ -64,6 +64,21 @@ TEST(LastFlush, OfAFolderSaysThatTheFolderStands) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{"out"});
 }
 
+TEST(LastFlush, OfAFileInAFolderWithoutItsNameDoesNotSayThatTheOutputStands) {
+  const TemporaryFolder folder;
+  const Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+  ASSERT_TRUE(result);
+  folders_flushed_before_failure = 0;
+  const Result<Done> done = write_file(result->staging() + "/a", bytes_of("1"));
+  folders_flushed_before_failure = -1;
+  ASSERT_FALSE(done);
+  const Error told = result->explain(done.why());
+  EXPECT_EQ(told.code, ErrorCode::exhausted);
+  EXPECT_EQ(told.path, folder / ".out.partial/a");
+  EXPECT_TRUE(told.message.starts_with("its folder cannot be flushed")) << text(told);
+  EXPECT_NE(told.remedy.find("nothing was written"), std::string::npos) << text(told);
+}
+
 TEST(LastFlush, OfTheStagingFolderLeavesNothing) {
   const TemporaryFolder folder;
   {

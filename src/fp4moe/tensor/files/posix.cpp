@@ -48,12 +48,11 @@ Error file_error(std::string_view id, std::string_view action, int errno_value) 
   const bool full = errno_value == ENOSPC || errno_value == EDQUOT || errno_value == EFBIG;
   Error why = system_error(full ? "file.disk_full" : id, action, errno_value);
   if (!full) return why;
-  return std::move(why).try_this("free space there or choose another place; nothing was written");
+  return std::move(why).try_this(kFreeSpace);
 }
 
 Error named_but(std::string_view id, std::string_view action, int errno_value) {
-  return system_error(id, "the output is complete and has its name, but " + std::string(action),
-                      errno_value)
+  return system_error(id, std::string(kNamedBut) + std::string(action), errno_value)
       .try_this("keep it, or remove it and run again: a power failure now may undo it");
 }
 

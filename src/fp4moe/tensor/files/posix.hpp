@@ -45,9 +45,11 @@ bool flush(int fd);
 bool flush_folder(const std::string& path);
 bool flush_folder_at(int folder);  // `folder` may be open for its path alone
 
+constexpr const char* kFreeSpace = "free space there or choose another place; nothing was written";
 // As system_error, but a full disk, quota or file size limit always has the id "file.disk_full".
 Error file_error(std::string_view id, std::string_view action, int errno_value);
-// For a step that fails when the output has its name already.
+// For a step that fails when the output has its name already: the message begins with kNamedBut.
+constexpr std::string_view kNamedBut = "the output is complete and has its name, but ";
 Error named_but(std::string_view id, std::string_view action, int errno_value);
 
 }  // namespace fp4moe::tensor
