@@ -39,6 +39,7 @@ inline constexpr std::string_view kKernels[] = {"prepare",
 // Those of the family sm80.
 inline constexpr std::string_view kSm80Kernels[] = {"prepare",
                                                     "gather",
+                                                    "route_gather",
                                                     "activate",
                                                     "combine_f32",
                                                     "combine_bf16",

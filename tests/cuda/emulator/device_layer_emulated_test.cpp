@@ -86,17 +86,18 @@ TEST_F(EmulatedLayers, AgreeWithTheReferenceForAnyNumberOfTokens) {
     const TestLayer weights = layer_of(format, sizes, Activation::swigluoai);
     const ExpertsProblem problem = problem_of(weights);
     const DeviceLayer layer = make_layer(device, problem, weights.source());
-    for (const auto& [count, tile] :
-         {std::pair{1u, 32}, std::pair{9u, 32}, std::pair{60u, 64}, std::pair{100u, 128}}) {
+    for (const auto& [count, tile] : {std::pair{1u, 32}, std::pair{8u, 32}, std::pair{9u, 32},
+                                      std::pair{60u, 64}, std::pair{100u, 128}}) {
       const TestTokens tokens(count, sizes.hidden, 2, sizes.experts, 40 + count);
       kernels();
       EXPECT_LE(error_of(reference(problem, weights, tokens),
                          run(layer, tokens, OutputForm::summed, DType::bf16)),
                 kMaxError)
           << formats::name(format) << ", " << count << " tokens";
-      EXPECT_EQ(kernels(), fmt::format("prepare gather grouped_gemm_n{0}_{1} grouped_gemm_n{0}_{1} "
+      EXPECT_EQ(kernels(), fmt::format("{2} grouped_gemm_n{0}_{1} grouped_gemm_n{0}_{1} "
                                        "combine_bf16",
-                                       tile, formats::name(format)));
+                                       tile, formats::name(format),
+                                       count <= 8 ? "route_gather" : "prepare gather"));
     }
   }
 }

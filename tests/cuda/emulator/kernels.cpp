@@ -30,6 +30,7 @@ alignas(128) thread_local float row_of_h[kSharedBytes / 4];
 
 void fp4moe_sm80_prepare(sm90::PrepareParams);
 void fp4moe_sm80_gather(sm90::GatherParams);
+void fp4moe_sm80_route_gather(sm90::RouteGatherParams);
 void fp4moe_sm80_activate(sm90::ActivateParams);
 void fp4moe_sm80_combine_f32(sm90::CombineParams);
 void fp4moe_sm80_combine_bf16(sm90::CombineParams);
@@ -71,6 +72,7 @@ std::byte* of_gemm() {
 constexpr KernelRow kKernels[] = {
     {"prepare",      Call<cuda::fp4moe_sm80_prepare>::call,      [] { return reinterpret_cast<std::byte*>(cuda::scratch); }},
     {"gather",       Call<cuda::fp4moe_sm80_gather>::call,       [] { return reinterpret_cast<std::byte*>(cuda::shared); }},
+    {"route_gather", Call<cuda::fp4moe_sm80_route_gather>::call, [] { return reinterpret_cast<std::byte*>(cuda::shared); }},
     {"activate",     Call<cuda::fp4moe_sm80_activate>::call,     [] { return reinterpret_cast<std::byte*>(cuda::row_of_h); }},
     {"combine_f32",  Call<cuda::fp4moe_sm80_combine_f32>::call,  none},
     {"combine_bf16", Call<cuda::fp4moe_sm80_combine_bf16>::call, none},

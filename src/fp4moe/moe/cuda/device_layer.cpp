@@ -143,6 +143,7 @@ Result<Done> DeviceLayer::find_kernels() {
   std::vector<std::pair<Function*, std::uint32_t>> shared{
       {&kernels_->activate,
        static_cast<std::uint32_t>(activate_max_shared(device_->facts().shared_bytes))}};
+  if (is_sm80) wanted.emplace_back(&kernels_->route_gather, "route_gather");
   if (options_.allow_decode && !is_sm80)
     for (const auto& [decode, kind] : {std::pair{&kernels_->decode_generic, "generic"},
                                        std::pair{&kernels_->decode_bf16, "bf16"},

@@ -68,6 +68,7 @@ sm90::HiddenQuantization hidden_quantization(const sm90::LayerParams& layer) {
 struct DeviceLayer::RowsParams {
   sm90::PrepareParams prepare{};
   sm90::GatherParams gather{};
+  sm90::RouteGatherParams route_gather{};              // of sm80
   sm90::GroupedGemmParams gemm1{}, gemm2{};            // of sm90
   sm80::GroupedGemmParams sm80_gemm1{}, sm80_gemm2{};  // of sm80
   sm90::ActivateParams activate{};
@@ -138,6 +139,13 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
         .inverse_top_k = inverse_of(step.call.top_k),
         .tables = space.at<std::uint8_t>(Region::block_sort),
         .stride = space.plan_.bytes[static_cast<std::size_t>(Region::block_sort)] / blocks};
+  const sm90::GatherParams gather{.call = step.call,
+                                  .layer = *layer_,
+                                  .tile_tokens = tile_tokens,
+                                  .tables = tables,
+                                  .tiles = x,
+                                  .filled_tiles = deferred.first_tile,
+                                  .prescale = prescale};
   return {.prepare = {.route = step.route,
                       .rank_blocks = sm90::prepare_rank_blocks(
                           step.route, std::uint64_t{step.call.tokens} * step.call.top_k),
@@ -146,13 +154,8 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                       .tables = tables,
                       .rows = is_block_sorted && gemm1.rows.data == x ? x : nullptr,
                       .prescale = prescale},
-          .gather = {.call = step.call,
-                     .layer = *layer_,
-                     .tile_tokens = tile_tokens,
-                     .tables = tables,
-                     .tiles = x,
-                     .filled_tiles = deferred.first_tile,
-                     .prescale = prescale},
+          .gather = gather,
+          .route_gather = {.route = step.route, .gather = gather},
           .gemm1 = {.gemms = {gemm1, step.plan.has_fused_activation ? gemm2 : sm90::Gemm{}},
                     .deferred_gather = deferred,
                     .tables = tables,
@@ -208,8 +211,12 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
       params.prepare.rows == nullptr ? 0 : sm90::prepare_convert_blocks(*layer_, tokens, blocks);
   const Geometry prepare{params.prepare.rank_blocks + convert_blocks, sm90::kPrepareThreads,
                          sm90::prepare_shared_bytes(step.route.columns)};
+  const bool is_routed_in_gather =
+      is_sm80 && sm90::can_route_in_gather(step.call, *layer_, step.route.columns);
   const Geometry gather{sm90::gather_blocks(*layer_, tokens, blocks), sm90::kGatherThreads,
-                        sm90::gather_shared_bytes(layer_->experts)};
+                        is_routed_in_gather
+                            ? sm90::route_gather_shared_bytes(layer_->experts, step.route.columns)
+                            : sm90::gather_shared_bytes(layer_->experts)};
   const Geometry activate{sm90::activate_blocks(max_rows(assignments, layer_->experts), blocks),
                           sm90::kActivateThreads,
                           sm90::activate_shared_bytes(*layer_, params.activate.lora)};
@@ -224,8 +231,11 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
     const void* params;
   };
   const Stage stages[] = {
-      {"prepare", step.call.counts == nullptr, kernels_->prepare, prepare, &params.prepare},
-      {"gather", !step.plan.is_block_sorted, kernels_->gather, gather, &params.gather},
+      {"prepare", step.call.counts == nullptr && !is_routed_in_gather, kernels_->prepare, prepare,
+       &params.prepare},
+      {"route_gather", is_routed_in_gather, kernels_->route_gather, gather, &params.route_gather},
+      {"gather", !step.plan.is_block_sorted && !is_routed_in_gather, kernels_->gather, gather,
+       &params.gather},
       {"grouped gemm", true, grouped_gemm, gemm1,
        is_sm80 ? static_cast<const void*>(&params.sm80_gemm1) : &params.gemm1},
       {"activate", !has_fused_activation, kernels_->activate, activate, &params.activate},

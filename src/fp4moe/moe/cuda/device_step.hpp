@@ -10,6 +10,7 @@ namespace fp4moe::moe::cuda {
 struct DeviceLayer::Kernels {
   kernels::cuda::Function prepare = nullptr, gather = nullptr, activate = nullptr,
                           combine_f32 = nullptr, combine_bf16 = nullptr;
+  kernels::cuda::Function route_gather = nullptr;  // of sm80
   kernels::cuda::Function decode_generic = nullptr, decode_bf16 = nullptr,
                           decode_quantized = nullptr;
   std::map<std::uint32_t, kernels::cuda::Function> grouped_gemms{};  // by tokens of a tile

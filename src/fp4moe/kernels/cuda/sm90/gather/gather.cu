@@ -4,7 +4,11 @@
 // assignments; the first block writes all tiles.
 //
 //   x [tokens, hidden] ─► a Vec8 per lane ─► [quantize, dequantize] ─► 16 bytes into top_k tiles
+//
+// route_gather does the same for at most 8 tokens, which every block routes and ranks for itself.
 #include "fp4moe/kernels/cuda/sm90/gather/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/route/local_expert.cuh"
+#include "fp4moe/kernels/cuda/sm90/route/router.cuh"
 #include "fp4moe/kernels/cuda/sm90/token_tiles.cuh"
 #include "fp4moe/kernels/cuda/sm90/vec8.cuh"
 
@@ -16,11 +20,13 @@ inline constexpr std::uint32_t kWarps = kGatherThreads / 32;
 // In shared memory.
 struct GatherTables {
   ExpertTables experts;
-  GroupsAndTiles* partial;  // [warps]
+  GroupsAndTiles* partial;    // [warps]
+  const std::int32_t* ranks;  // of each assignment: see pack_expert_rank; here or in global memory
 
-  __device__ GatherTables(std::uint32_t* shared, std::uint32_t count)
+  __device__ GatherTables(std::uint32_t* shared, std::uint32_t count, const std::int32_t* of)
       : experts(ExpertTables::at(shared + 2 * kWarps, count)),
-        partial(reinterpret_cast<GroupsAndTiles*>(shared)) {}
+        partial(reinterpret_cast<GroupsAndTiles*>(shared)),
+        ranks(of) {}
 };
 
 __device__ std::uint32_t assignments_of(const GatherParams& p, std::uint32_t expert) {
@@ -29,10 +35,13 @@ __device__ std::uint32_t assignments_of(const GatherParams& p, std::uint32_t exp
   return static_cast<std::uint32_t>(
       min(max(p.call.counts[expert], 0), static_cast<std::int32_t>(p.call.capacity)));
 }
-__device__ void scan_all_experts(const GatherParams& p, const GatherTables& to) {
+// count_of(expert): the number of its assignments.
+template <class CountOf>
+__device__ void scan_all_experts(const GatherParams& p, const GatherTables& to,
+                                 const CountOf& count_of) {
   for (std::uint32_t first = 0; first < p.layer.experts; first += kGatherThreads)
     scan_experts(to.experts, to.partial, p.layer.experts, p.tile_tokens,
-                 assignments_of(p, first + threadIdx.x), first);
+                 count_of(first + threadIdx.x), first);
 }
 
 __device__ void write_tiles(const GatherParams& p, const ExpertTables& experts) {
@@ -62,7 +71,7 @@ __device__ ExpertRank expert_rank(const GatherParams& p, const GatherTables& tab
     if (rank >= tables.experts.counts[expert]) return {};
     return {static_cast<std::int32_t>(expert), rank};
   }
-  const std::int32_t both = p.tables.rank_of_assignment[assignment];
+  const std::int32_t both = tables.ranks[assignment];
   if (both < 0) return {};
   return {static_cast<std::int32_t>(packed_expert(both)), packed_rank(both)};
 }
@@ -137,44 +146,47 @@ __device__ void store_rows_per_expert(const GatherParams& p, const GatherTarget&
   }
 }
 
-}  // namespace
+// How the block's warps share tokens: a warp takes every `parts`-th segment of a token.
+struct GatherItems {
+  std::uint32_t choices, tokens, warps, segments, parts;
 
-extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
-    FP4MOE_KERNEL(gather)(const __grid_constant__ GatherParams p) {
-  extern __shared__ __align__(16) std::uint32_t shared[];
-  prefetch_params(p);
-  const GatherTables tables(shared, p.layer.experts);
-  pdl_wait();
-  scan_all_experts(p, tables);
-  if (blockIdx.x == 0) {
-    write_tiles(p, tables.experts);
-    __threadfence();
-    __syncthreads();
+  __device__ explicit GatherItems(const GatherParams& p) {
+    const bool is_batched = p.call.counts != nullptr;
+    choices = is_batched ? 1 : p.call.top_k;
+    tokens = is_batched ? p.layer.experts * p.call.capacity : p.call.tokens;
+    warps = gridDim.x * kWarps;
+    segments = (p.layer.w13.k_blocks * kBlockK + kSegmentColumns - 1) / kSegmentColumns;
+    parts = max(1u, min(segments, warps / max(tokens, 1u)));
   }
-  pdl_launch_dependents();  // the GEMM reads the tiles before its pdl_wait
+  __device__ static std::uint32_t first() { return blockIdx.x * kWarps + threadIdx.x / 32; }
+  // The columns of an item's first segment.
+  __device__ Vec8 load(const GatherParams& p, std::uint32_t item) const {
+    return load_token_columns(p.call, p.layer, item / parts * p.call.x.stride,
+                              item % parts * 32 + threadIdx.x % 32);
+  }
+};
+
+// All rows of the block. load_first(item): the columns of an item's first segment.
+template <class LoadFirst>
+__device__ void gather_rows(const GatherParams& p, const GatherTables& tables,
+                            const GatherItems& items, const LoadFirst& load_first) {
   const bool is_batched = p.call.counts != nullptr;
-  const std::uint32_t choices = is_batched ? 1 : p.call.top_k;
-  const std::uint32_t tokens = is_batched ? p.layer.experts * p.call.capacity : p.call.tokens;
-  const std::uint32_t warps = gridDim.x * kWarps;
-  const std::uint32_t segments =
-      (p.layer.w13.k_blocks * kBlockK + kSegmentColumns - 1) / kSegmentColumns;
-  const std::uint32_t parts = max(1u, min(segments, warps / max(tokens, 1u)));
+  const std::uint32_t choices = items.choices, parts = items.parts, segments = items.segments;
   const std::uint32_t lane = threadIdx.x % 32;
   const Quantization kind = p.call.x_is_quantized != 0 ? Quantization::none : p.layer.quantization;
   const bool is_each = p.layer.input_scales_each != 0;
 
-  for (std::uint32_t item = blockIdx.x * kWarps + threadIdx.x / 32; item < tokens * parts;
-       item += warps) {
+  for (std::uint32_t item = GatherItems::first(); item < items.tokens * parts;
+       item += items.warps) {
     const std::uint32_t token = item / parts;
     const std::uint64_t row = token * p.call.x.stride;
     std::uint32_t segment = item % parts;
     // Loads x while the tables are read. Unoccupied rows of batches are not read.
-    Vec8 next =
-        is_batched ? zero_vec8() : load_token_columns(p.call, p.layer, row, segment * 32 + lane);
+    Vec8 next = is_batched ? zero_vec8() : load_first(item);
     const GatherTarget target = target_of(p, tables, token, choices, segment == 0);
     const std::uint32_t here = __ballot_sync(kFullWarp, target.address.k_block_stride != 0);
     if (here == 0) continue;
-    if (is_batched) next = load_token_columns(p.call, p.layer, row, segment * 32 + lane);
+    if (is_batched) next = items.load(p, item);
     const float whole = kind == Quantization::fp8_token ? row_amax(p, row) : 0.0f;
     const float global = __shfl_sync(kFullWarp, target.global, __ffs(here) - 1);
     for (; segment < segments; segment += parts) {
@@ -196,5 +208,114 @@ extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
     }
   }
 }
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
+    FP4MOE_KERNEL(gather)(const __grid_constant__ GatherParams p) {
+  extern __shared__ __align__(16) std::uint32_t shared[];
+  prefetch_params(p);
+  const GatherTables tables(shared, p.layer.experts, p.tables.rank_of_assignment);
+  pdl_wait();
+  scan_all_experts(p, tables, [&](std::uint32_t expert) { return assignments_of(p, expert); });
+  if (blockIdx.x == 0) {
+    write_tiles(p, tables.experts);
+    __threadfence();
+    __syncthreads();
+  }
+  pdl_launch_dependents();  // the GEMM reads the tiles before its pdl_wait
+  const GatherItems items(p);
+  gather_rows(p, tables, items, [&](std::uint32_t item) { return items.load(p, item); });
+}
+
+#ifdef FP4MOE_SM80
+namespace {
+
+// In shared memory, see RouteGatherOffsets.
+struct RoutedAssignments {
+  std::int32_t* experts;  // [assignments, rounded up to 4]: local; -1: not on this rank
+  std::int32_t* ranks;
+  float* weights;
+  float* scratch;
+
+  __device__ RoutedAssignments(std::uint32_t* shared, const RouteGatherParams& p) {
+    const auto offsets = route_gather_offsets(p.gather.layer.experts, p.route.columns);
+    experts = reinterpret_cast<std::int32_t*>(shared + offsets.experts);
+    ranks = reinterpret_cast<std::int32_t*>(shared + offsets.ranks);
+    weights = reinterpret_cast<float*>(shared + offsets.weights);
+    scratch = reinterpret_cast<float*>(shared + offsets.scratch);
+  }
+  // Of the first `end` assignments, a multiple of 4, those of `expert`.
+  __device__ std::uint32_t count(std::uint32_t end, std::int32_t expert) const {
+    std::uint32_t found = 0;
+#pragma unroll 4
+    for (std::uint32_t i = 0; i < end; i += 4) {
+      const int4 four = *reinterpret_cast<const int4*>(experts + i);
+      found += (four.x == expert ? 1 : 0) + (four.y == expert ? 1 : 0) +
+               (four.z == expert ? 1 : 0) + (four.w == expert ? 1 : 0);
+    }
+    return found;
+  }
+};
+
+// A warp per token chooses its experts; the first block writes its weights for combine.
+__device__ void route_tokens(const RouteGatherParams& p, const RoutedAssignments& to) {
+  const CallParams& call = p.gather.call;
+  const std::uint32_t experts = p.gather.layer.experts, assignments = call.tokens * call.top_k;
+  const std::uint32_t lane = threadIdx.x % 32, token = threadIdx.x / 32;
+  if (threadIdx.x < (4 - assignments % 4) % 4) to.experts[assignments + threadIdx.x] = -1;
+  if (p.route.columns == 0) {
+    if (threadIdx.x < assignments)
+      to.experts[threadIdx.x] = local_expert(call, experts, call.ids[threadIdx.x]);
+  } else if (token < call.tokens) {
+    const std::uint32_t first = token * call.top_k;
+    float* const weights = (blockIdx.x == 0 ? p.route.weights : to.weights) + first;
+    std::int32_t* const ids = to.experts + first;
+    RegisterRow row;
+    const bool needs_weights = choose_token_experts(
+        p.route, token, to.scratch + token * 2 * p.route.columns, ids, weights, row);
+    __syncwarp();
+    if (lane < call.top_k) ids[lane] = local_expert(call, experts, ids[lane]);
+    if (needs_weights && blockIdx.x == 0) write_token_weights(p.route, row, weights);
+  }
+  __syncthreads();
+}
+
+// An assignment's rank is the number of those before it with the same expert: every block gives the
+// same ranks.
+__device__ void rank_assignments(std::uint32_t assignments, const RoutedAssignments& to) {
+  if (threadIdx.x >= assignments) return;
+  const std::int32_t expert = to.experts[threadIdx.x];
+  const std::uint32_t whole = threadIdx.x / 4 * 4;
+  std::uint32_t rank = to.count(whole, expert);
+  for (std::uint32_t i = whole; i < threadIdx.x; ++i) rank += to.experts[i] == expert ? 1 : 0;
+  to.ranks[threadIdx.x] =
+      expert < 0 ? -1 : pack_expert_rank(static_cast<std::uint32_t>(expert), rank);
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kGatherThreads)
+    FP4MOE_KERNEL(route_gather)(const __grid_constant__ RouteGatherParams p) {
+  extern __shared__ __align__(16) std::uint32_t shared[];
+  const GatherParams& gather = p.gather;
+  const GatherItems items(gather);
+  Vec8 ahead = zero_vec8();  // x arrives while the tokens are routed
+  if (GatherItems::first() < items.tokens * items.parts)
+    ahead = items.load(gather, GatherItems::first());
+  const RoutedAssignments routed(shared, p);
+  route_tokens(p, routed);
+  const std::uint32_t assignments = gather.call.tokens * gather.call.top_k;
+  rank_assignments(assignments, routed);
+  const GatherTables tables(shared, gather.layer.experts, routed.ranks);
+  scan_all_experts(gather, tables, [&](std::uint32_t expert) {
+    return routed.count((assignments + 3) / 4 * 4, static_cast<std::int32_t>(expert));
+  });
+  if (blockIdx.x == 0) write_tiles(gather, tables.experts);
+  gather_rows(gather, tables, items, [&](std::uint32_t item) {
+    return item == GatherItems::first() ? ahead : items.load(gather, item);
+  });
+}
+#endif
 
 }  // namespace fp4moe::kernels::cuda::sm90
