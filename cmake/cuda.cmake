@@ -32,7 +32,10 @@ set(cuda_generated ${PROJECT_BINARY_DIR}/generated/cubins)
 set(nvcc_flags -std=c++20 -O3 -lineinfo --expt-relaxed-constexpr -Werror all-warnings
     -I ${PROJECT_SOURCE_DIR}/src)
 set(nvcc_flags_sm90 -gencode=arch=compute_90a,code=sm_90a -cubin)
-# Not compressed: names of kernels are read from it.
+if(FP4MOE_HAS_CUDA AND NOT FP4MOE_CUBINS AND NOT FP4MOE_CUDA_ARCHITECTURES)
+  message(FATAL_ERROR "FP4MOE_CUDA_ARCHITECTURES is empty: name at least one, e.g. 80")
+endif()
+# Not compressed: names of kernels are read from the machine code in it.
 set(nvcc_flags_sm80 -DFP4MOE_SM80 -fatbin --no-compress -gencode=arch=compute_80,code=compute_80)
 foreach(architecture ${FP4MOE_CUDA_ARCHITECTURES})
   list(APPEND nvcc_flags_sm80 -gencode=arch=compute_${architecture},code=sm_${architecture})
