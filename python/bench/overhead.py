@@ -10,12 +10,21 @@ call, replayed, is the way in without Python and checks. Bar: 8 microseconds for
 
     python python/bench/overhead.py
     python python/bench/overhead.py --device cuda
+
+What two sets of threads cost is measured apart: a layer of gpt-oss-20b is called between linear
+layers of torch, once on torch's threads and once on its own (FP4MOE_OPENMP=0), in processes that take
+turns.
+
+    python python/bench/overhead.py --beside-torch
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -142,10 +151,57 @@ def report_cuda(folder: str) -> dict[str, Any]:
     return {"microseconds_to_enqueue": figures, "bar": DEVICE_BAR * 1e6, "worst": worst}
 
 
+def call_beside_torch(path: str) -> dict[str, Any]:
+    """Milliseconds of a call with linear layers of torch before it, by tokens. The child's part."""
+    import torch
+
+    layer = fp4moe.Layer.open(path, 0)
+    weight = torch.randn(5120, layer.hidden).bfloat16()
+    result: dict[str, Any] = {"threads": layer.info()["threads"]}
+    for tokens in (1, 8, 64):
+        x = torch.randn(tokens, layer.hidden).bfloat16()
+        logits = torch.randn(tokens, layer.experts)
+        times = []
+        for _ in range(40):
+            torch.nn.functional.linear(x, weight)
+            begin = time.perf_counter()
+            layer.run(x, logits)
+            times.append(time.perf_counter() - begin)
+        result[f"{tokens} tokens"] = 1e3 * statistics.median(times)
+    return result
+
+
+def report_beside_torch(folder: str, rounds: int = 5) -> dict[str, Any]:
+    path = str(Path(folder) / "whole")
+    fp4moe.synth(path, model="gpt-oss-20b", experts_only=True)
+    runs: dict[str, list[dict[str, Any]]] = {"torch's threads": [], "its own": []}
+    for _ in range(rounds):
+        for word, each in zip("10", runs.values()):
+            done = subprocess.run(
+                [sys.executable, __file__, "--beside-torch", "--path", path],
+                env={**os.environ, "FP4MOE_OPENMP": word}, check=True, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            each.append(json.loads(done.stdout))
+    medians = {
+        name: {word: statistics.median(run[word] for run in each) for word in each[0]}
+        for name, each in runs.items()
+    }
+    return {"milliseconds_of_a_call": medians}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--beside-torch", action="store_true", help="calls between torch's")
+    parser.add_argument("--path", help=argparse.SUPPRESS)
     wish = parser.parse_args()
+    if wish.path:
+        print(json.dumps(call_beside_torch(wish.path)))
+        return 0
+    if wish.beside_torch:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(report_beside_torch(folder), indent=2))
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         try:
             report = report_cpu(folder) if wish.device == "cpu" else report_cuda(folder)

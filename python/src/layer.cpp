@@ -22,8 +22,10 @@
 #include "errors.hpp"
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/capi/border.hpp"
+#include "fp4moe/platform/settings.hpp"
 #include "fp4moe/runtime/describe.hpp"
 #include "fp4moe/runtime/pool.hpp"
+#include "openmp.hpp"
 
 namespace fp4moe::python {
 namespace {
@@ -79,7 +81,7 @@ Result<std::shared_ptr<OpenLayer>> make_layer(const Model& model, std::int64_t n
   if (!index) return index.why();
   Result<runtime::LayerOptions> options = options_of(words);
   if (!options) return options.why();
-  options->pool = process_pools().get(options->threads);
+  take_threads(words.threads, *options);
   Result<MoeLayer> result = model.open->layer(*index, std::move(*options));
   if (!result) return result.why();
   if (const auto done = load_and_process(*result); !done) return done.why();
@@ -381,9 +383,19 @@ Result<runtime::LayerOptions> options_of(const LayerWords& words) {
   return result;
 }
 
-runtime::Pools& process_pools() {
+std::shared_ptr<ThreadPool> shared_pool(std::size_t threads, bool is_asked_for) {
   static runtime::Pools& pools = *new runtime::Pools;  // threads may end after everything else
-  return pools;
+  const Result<platform::Settings> settings = platform::read_settings();
+  if (!settings || !settings->openmp.value_or(true)) return pools.get(threads);
+  const std::optional<OpenMp> openmp = find_openmp();
+  if (!openmp) return pools.get(threads);
+  const bool is_said = is_asked_for || settings->threads;
+  return pools.get(is_said ? threads : openmp->threads, openmp->team);
+}
+
+void take_threads(std::int64_t asked, runtime::LayerOptions& options) {
+  options.pool = shared_pool(options.threads, asked != 0);
+  options.threads = options.pool->threads();
 }
 
 Layer Layer::open(const Model& model, std::int64_t number, const LayerWords& words) {

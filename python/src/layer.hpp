@@ -35,8 +35,11 @@ struct LayerWords {
 };
 
 // All layers and kernels of the process that have as many threads have the same ones, whatever model
-// they are of.
-runtime::Pools& process_pools();
+// they are of. Where torch is loaded they are torch's, and as many as it has unless a number was
+// asked for; FP4MOE_OPENMP=0 turns that off.
+std::shared_ptr<ThreadPool> shared_pool(std::size_t threads, bool is_asked_for);
+// The same for a layer's options; `asked` is the caller's number, 0 where there is none.
+void take_threads(std::int64_t asked, runtime::LayerOptions& options);
 
 // Errors: options.negative, choice.*, those of the ranks.
 Result<runtime::LayerOptions> options_of(const LayerWords& words);

@@ -239,7 +239,7 @@ PythonKernel make_kernel(const Converted& converted, const std::string& text) {
   if (const auto threads = question.find("threads");
       threads != question.end() && threads->is_number_unsigned())
     options.threads = threads->get<std::size_t>();
-  options.pool = process_pools().get(options.threads);
+  options.pool = shared_pool(options.threads, options.threads != 0);
   MoeKernel result = value_or_raise(
       without_gil([&] { return made_kernel(converted, question, config, options); }));
   return {converted.arrays, std::make_unique<MoeKernel>(std::move(result))};

@@ -226,7 +226,7 @@ Layer from_weights(nb::handle given, nb::handle description, const LayerWords& w
     if (!view) return view.why();
     Result<runtime::LayerOptions> options = options_of(words);
     if (!options) return options.why();
-    options->pool = process_pools().get(options->threads);
+    take_threads(words.threads, *options);
     auto result = runtime::MoeLayer::create(wanted.layer, *view, std::move(*options));
     if (!result) return result.why();
     if (const auto done = load(*result, *view); !done) return done.why();

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 
 import pytest
 
 torch = pytest.importorskip("torch")
-if importlib.util.find_spec("vllm") is not None:
+from vllm_standins import Activation, Experts, TheirMethod, has_vllm, moe_config  # noqa: E402
+
+if has_vllm():
     pytest.skip("vLLM is here: tests/vllm holds the plug-in", allow_module_level=True)
 
 import fp4moe  # noqa: E402
 import vllm_plugin_cases as cases  # noqa: E402
-from vllm_standins import Activation, Experts, TheirMethod, moe_config  # noqa: E402
 
-from fp4moe.vllm.plugin import choice, mode, support, weights  # noqa: E402
+from fp4moe import cli  # noqa: E402
+from fp4moe.vllm import plugin  # noqa: E402
+from fp4moe.vllm.plugin import choice, contract, mode, support, weights  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="layers would be on the GPU")
 
@@ -44,6 +46,82 @@ def test_batched_experts():
 
 def test_weights_are_loaded_again():
     cases.check_reload("cpu")
+
+
+@pytest.mark.parametrize("activation", [Activation.SILU, Activation.SWIGLUOAI])
+def test_tensor_parallel_ranks_sum_up(activation):
+    cases.check_tensor_parallel("cpu", activation)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_nvfp4_of_both_dialects(is_packed):
+    cases.check_nvfp4("cpu", is_packed)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return cases.Folders(tmp_path_factory.mktemp("folders"))
+
+
+def test_a_converted_folder_is_mapped(folders):
+    cases.check_folder("cpu", folders)
+
+
+@pytest.mark.parametrize("split", ["tp", "ep"])
+def test_folders_of_ranks_are_mapped(folders, split):
+    cases.check_folders_of_ranks("cpu", folders, split)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "sentence"),
+    [
+        ("tp", {}, "is not this rank's"),
+        ("one", {"tp": (1, 2)}, "is not this rank's"),
+        ("tp", {"ep": (0, 2)}, "is not this rank's"),
+    ],
+)
+def test_folders_of_other_ranks_are_refused(folders, name, words, sentence):
+    with pytest.raises(fp4moe.errors.InvalidInputError, match=sentence) as caught:
+        folders.opened(name, "cpu", **words)
+    assert "fp4moe convert" in caught.value.remedy
+
+
+def test_a_folder_of_another_layout_is_refused(folders):
+    words = ["--layout", "native_sm90.mxfp4", "-o", str(folders.place / "gpu")]
+    assert cli.call(["convert", str(folders.source), *words]).status == 0
+    with pytest.raises(fp4moe.errors.InvalidInputError, match="kernels that are not used here") as why:
+        folders.opened("gpu", "cpu")
+    assert why.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"hidden_dim": 512}, "hidden"),
+        ({"experts_per_token": 2}, "top_k"),
+        ({"activation": Activation.SILU}, "activation"),
+        ({"swiglu_limit": 5.0}, "limit"),
+        ({"num_experts": 16, "num_local_experts": 16}, "experts"),
+    ],
+)
+def test_a_folder_of_another_model_is_refused(folders, monkeypatch, change, word):
+    sized = cases.standins.sized_config
+
+    def other(*sizes, **words):
+        result = sized(*sizes, **words)
+        vars(result).update(change)
+        return result
+
+    monkeypatch.setattr(cases.standins, "sized_config", other)
+    with pytest.raises(fp4moe.errors.InvalidInputError, match=f"do not agree on {word}") as caught:
+        folders.opened("one", "cpu")
+    assert caught.value.id == "converted.size" and caught.value.remedy
+
+
+def test_a_folder_needs_the_plug_in_on(folders, monkeypatch):
+    monkeypatch.setenv(mode.VARIABLE, "off")
+    with pytest.raises(NotImplementedError, match="nobody else reads a folder"):
+        folders.opened("one", "cpu")
 
 
 def test_every_activation_of_the_table_makes_a_layer():
@@ -119,6 +197,32 @@ def test_refusals_are_sentences(monkeypatch, caplog, changes, sentence):
     with pytest.raises(NotImplementedError, match="No MXFP4"):
         chosen(monkeypatch, "auto", refuse, **changes)
     assert sentence in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("need", "sentence"),
+    [
+        (contract.Need("vllm.gone", "name"), "vllm.gone cannot be imported"),
+        (contract.Need("vllm.config", "gone"), "vllm.config has no gone"),
+        (contract.Need("vllm_standins", "Kernel.apply", ("tokens",)), "takes no tokens"),
+        (contract.Need("vllm_standins", "Kernel.__init__", ("fused_experts",)), "asks for prepare"),
+    ],
+)
+def test_a_vllm_that_does_not_fit_is_left_alone(monkeypatch, caplog, need, sentence):
+    monkeypatch.setattr(contract, "NEEDS", (need,))
+    plugin.register()  # vLLM's start goes on
+    (record,) = caplog.records
+    assert sentence in record.message and "FP4MOE_VLLM=off" in record.message
+
+
+def test_a_failure_of_the_plug_in_does_not_stop_vllm(monkeypatch, caplog):
+    monkeypatch.setattr(contract, "check", lambda: 1 / 0)
+    plugin.register()
+    assert "stays off" in caplog.text and "ZeroDivisionError" in caplog.text
+    caplog.clear()
+    monkeypatch.setenv(mode.VARIABLE, "off")
+    plugin.register()
+    assert not caplog.records
 
 
 def test_eplb_is_refused(monkeypatch):

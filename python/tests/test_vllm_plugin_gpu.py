@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 torch = pytest.importorskip("torch")
-if importlib.util.find_spec("vllm") is not None:
+from vllm_standins import Activation, Experts, has_vllm  # noqa: E402
+
+if has_vllm():
     pytest.skip("needs to be without vLLM", allow_module_level=True)
 
+import fp4moe  # noqa: E402
 import vllm_plugin_cases as cases  # noqa: E402
-from vllm_standins import Activation, Experts  # noqa: E402
+
+from fp4moe import cli  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 
@@ -78,6 +80,66 @@ def test_a_graph_with_an_expert_map():
         torch.cuda.synchronize()
         total += out.cpu().double()
     cases.check(total, wanted)
+
+
+@pytest.mark.parametrize("activation", [Activation.SILU, Activation.SWIGLUOAI])
+def test_tensor_parallel_ranks_sum_up(activation):
+    cases.check_tensor_parallel("cuda", activation)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_nvfp4_of_both_dialects(is_packed):
+    cases.check_nvfp4("cuda", is_packed)
+
+
+def captured(method, layer, given):
+    """A call in a graph, replayed; it was run once before, as vLLM warms up."""
+    cases.apply(method, layer, *given)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = cases.apply(method, layer, *given)
+    out.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    return out
+
+
+def test_a_graph_of_nvfp4():
+    method, layer, given, wanted = cases.nvfp4("cuda", is_packed=False)
+    cases.check(captured(method, layer, given), wanted)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return cases.Folders(tmp_path_factory.mktemp("folders"))
+
+
+def test_a_converted_folder_is_mapped(folders):
+    cases.check_folder("cuda", folders)
+
+
+@pytest.mark.parametrize("split", ["tp", "ep"])
+def test_folders_of_ranks_are_mapped(folders, split):
+    cases.check_folders_of_ranks("cuda", folders, split)
+
+
+@pytest.mark.parametrize("words", [{}, {"ep": (1, 2)}])
+def test_a_graph_of_a_mapped_layer(folders, words):
+    name = "ep" if words else "one"
+    method, layer = folders.opened(name, "cuda", **words)
+    given = cases.inputs(9, cases.EXPERTS, cases.TOP_K, "cuda")
+    found = captured(method, layer, given).cpu().double()
+    cases.check(found, cases.apply(method, layer, *given).cpu().double())
+
+
+def test_folders_of_the_cpu_and_of_other_ranks_are_refused(folders, tmp_path):
+    with pytest.raises(fp4moe.errors.InvalidInputError, match="is not this rank's"):
+        folders.opened("tp", "cuda")
+    words = ["convert", str(folders.source), "--backend", "CPU", "-o", str(folders.place / "host")]
+    assert cli.call(words).status == 0
+    with pytest.raises(fp4moe.errors.InvalidInputError, match="kernels that are not used here"):
+        folders.opened("host", "cuda")
 
 
 def test_host_and_device_memory_are_one_layer_more():

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 import vllm_standins as standins
-from vllm_standins import Activation, Experts
+from conftest import synth
+from vllm_standins import Activation, Experts, NvFp4Experts, Routed
 
 standins.install()
 
+import fp4moe  # noqa: E402
+from fp4moe import cli  # noqa: E402
+from fp4moe.vllm.plugin import folder  # noqa: E402
 from fp4moe.vllm.plugin.methods import Target, make_method  # noqa: E402
 from fp4moe.vllm.plugin.mode import Wish  # noqa: E402
 
+NVFP4 = Target(standins.TheirMethod, "nvfp4", {"use_a16": True})
 TARGET = Target(standins.TheirMethod, "mxfp4", {"weight_dtype": "mxfp4"})
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 HIDDEN, INTERMEDIATE = 256, 128
@@ -129,3 +135,104 @@ def check_reload(device: str) -> None:
     method.process_weights_after_loading(layer)
     assert method.fp4moe_layer is first
     check(apply(method, layer, x, weights, ids), wanted)
+
+
+def check_tensor_parallel(device: str, activation: Activation) -> None:
+    """The parts of two tensor-parallel ranks sum up to the whole."""
+    layer = Experts(6, HIDDEN, 2 * INTERMEDIATE, activation, device, bias=True)
+    x, weights, ids = inputs(9, 6, 3, device)
+    wanted = expected(layer, x, weights, ids)
+    total = torch.zeros_like(wanted)
+    for part in layer.halves():
+        total += apply(processed(part, 3), part, x, weights, ids).cpu().double()
+    check(total, wanted)
+
+
+def nvfp4(device: str, is_packed: bool) -> tuple[Any, NvFp4Experts, Any, torch.Tensor]:
+    """A method with its layer, the tokens of a call, and what comes of them by the definition."""
+    layer = NvFp4Experts(6, HIDDEN, INTERMEDIATE, device, is_packed=is_packed)
+    x, weights, ids = inputs(9, 6, 3, device)
+    matrices = []
+    for name in ("w13", "w2"):
+        codes = getattr(layer, f"{name}_weight{'_packed' if is_packed else ''}").cpu()
+        scales = getattr(layer, f"{name}_weight_scale").float().cpu()
+        factor = getattr(layer, f"{name}_weight_{'global_scale' if is_packed else 'scale_2'}").cpu()
+        factor = factor.reshape(factor.shape[0], -1)[:, 0]
+        pairs = torch.stack((codes & 15, codes >> 4), -1).long()
+        blocks = E2M1[pairs].flatten(-2).reshape(*scales.shape, 16) * scales[..., None]
+        factor = 1 / factor if is_packed else factor
+        matrices.append((blocks.flatten(-2) * factor[:, None, None]).double())
+    wanted = torch.zeros(x.shape, dtype=torch.float64)
+    for token in range(x.shape[0]):
+        for choice, expert in enumerate(ids[token].tolist()):
+            gate, up = (matrices[0][expert] @ x[token].cpu().double()).chunk(2)
+            result = matrices[1][expert] @ (torch.nn.functional.silu(gate) * up)
+            wanted[token] += weights[token, choice].cpu().double() * result
+    moe = standins.sized_config(Activation.SILU, 3, 6, HIDDEN, INTERMEDIATE)
+    method = make_method(moe, NVFP4, Wish())
+    method.process_weights_after_loading(layer)
+    return method, layer, (x, weights, ids), wanted
+
+
+def check_nvfp4(device: str, is_packed: bool) -> None:
+    method, layer, given, wanted = nvfp4(device, is_packed)
+    check(apply(method, layer, *given), wanted)
+
+
+EXPERTS, TOP_K = 8, 4  # of the folders
+
+
+class Folders:
+    """A checkpoint of one gpt-oss layer, the folders that this machine makes of it, and its values."""
+
+    def __init__(self, place: Path) -> None:
+        shape = ("--experts", EXPERTS, "--hidden", HIDDEN, "--intermediate", 2 * INTERMEDIATE)
+        self.place = place
+        self.source = synth(place / "source", "--model", "gpt-oss-20b", "--layers", 1, *shape)
+        for name, words in {"one": [], "tp": ["--tp", "2"], "ep": ["--ep", "2"]}.items():
+            outcome = cli.call(["convert", str(self.source), *words, "-o", str(place / name)])
+            assert outcome.status == 0, outcome.err
+        options = {"engine": "reference", "numerics": "exact"}
+        self.exact = fp4moe.Layer.open(self.source, 0, weights="mapped", backend="CPU", **options)
+
+    def expected(self, x: Any, weights: Any, ids: Any) -> torch.Tensor:
+        given = (x.float().cpu(), ids.cpu(), weights.cpu())
+        result: torch.Tensor = self.exact.apply(*given)
+        return result.double()
+
+    def opened(
+        self, name: str, device: str, tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1)
+    ) -> tuple[Any, Routed]:
+        """The method and the module of one rank."""
+        label = f"{name}.{tp[0]}.{ep[0]}.model.layers.0.mlp.experts"
+        layer = Routed(Activation.SWIGLUOAI, EXPERTS, label)
+        if ep[1] > 1:
+            each = EXPERTS // ep[1]
+            layer.has_only(list(range(ep[0] * each, (ep[0] + 1) * each)), device)
+        sizes = (TOP_K, EXPERTS, HIDDEN, 2 * INTERMEDIATE)
+        layer.moe_config = standins.sized_config(Activation.SWIGLUOAI, *sizes, tp=tp, ep=ep)
+        path = str(self.place / name)
+        method = folder.choose_folder(layer, label, TARGET, path, standins.TheirMethod)
+        method.create_weights(layer)
+        assert not list(layer.parameters())
+        method.process_weights_after_loading(layer)
+        return method, layer
+
+
+def check_folder(device: str, folders: Folders) -> None:
+    given = inputs(9, EXPERTS, TOP_K, device)
+    method, layer = folders.opened("one", device)
+    assert "the folder is in layout" in method.fp4moe_layer.info()["why"]
+    assert method.fp4moe_layer.info()["engine"] == device
+    check(apply(method, layer, *given), folders.expected(*given))
+
+
+def check_folders_of_ranks(device: str, folders: Folders, split: str) -> None:
+    """Each rank maps its own; the parts sum up, and no rank takes another's."""
+    given = inputs(9, EXPERTS, TOP_K, device)
+    wanted = folders.expected(*given)
+    total = torch.zeros_like(wanted)
+    for rank in range(2):
+        method, layer = folders.opened(split, device, **{split: (rank, 2)})
+        total += apply(method, layer, *given).cpu().double()
+    check(total, wanted)

@@ -7,6 +7,7 @@ arguments, and finalizes by what the experts ask for. For machines without vLLM.
 from __future__ import annotations
 
 import enum
+import importlib.util
 import sys
 import types
 from typing import Any
@@ -117,6 +118,14 @@ class TheirMethod(MethodBase):
         raise NotImplementedError("No MXFP4 MoE backend supports the deployment configuration.")
 
 
+class TheirConfig:
+    """A configuration of a checkpoint's quantization."""
+
+
+class Loader:
+    """vLLM's loader of whole models."""
+
+
 class Platform:
     device_name = "a device"
 
@@ -125,6 +134,12 @@ class Platform:
 
     def is_cuda(self) -> bool:
         return torch.cuda.is_available()
+
+
+def has_vllm() -> bool:
+    """Whether vLLM itself is installed."""
+    found = sys.modules.get("vllm")
+    return importlib.util.find_spec("vllm") is not None if found is None else bool(found.__spec__)
 
 
 def install() -> None:
@@ -137,6 +152,15 @@ def install() -> None:
         "vllm.model_executor": {},
         "vllm.model_executor.layers": {},
         fused: {"FusedMoEMethodBase": MethodBase},
+        "vllm.model_executor.layers.quantization": {
+            "register_quantization_config": lambda name: lambda config: config
+        },
+        "vllm.model_executor.layers.quantization.base_config": {"QuantizationConfig": TheirConfig},
+        "vllm.model_executor.model_loader": {
+            "DefaultModelLoader": Loader,
+            "register_model_loader": lambda name: lambda loader: loader,
+            "_LOAD_FORMAT_TO_MODEL_LOADER": {},
+        },
         f"{fused}.modular_kernel": {
             "FusedMoEExpertsModular": ExpertsModular,
             "FusedMoEActivationFormat": ActivationFormat,
@@ -165,24 +189,57 @@ def prepare(moe: Any, **others: Any) -> Any:
 
 def moe_config(layer: Any, activation: Activation, top_k: int, *, batched: bool = False) -> Any:
     """A FusedMoEConfig of a layer's parameters."""
-    parallel = types.SimpleNamespace(enable_eplb=False)
     experts, hidden, half = layer.w2_weight.shape
+    return sized_config(activation, top_k, experts, hidden, 2 * half, is_batched=batched)
+
+
+def sized_config(
+    activation: Activation, top_k: int, experts: int, hidden: int, intermediate: int, *,
+    tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1), is_batched: bool = False,
+) -> Any:  # fmt: skip
+    """A FusedMoEConfig of one rank; sizes are the whole model's."""
+    parallel = types.SimpleNamespace(
+        enable_eplb=False, tp_rank=tp[0], tp_size=tp[1], ep_rank=ep[0], ep_size=ep[1]
+    )
     return types.SimpleNamespace(
-        activation=activation, experts_per_token=top_k, num_local_experts=experts,
-        num_experts=experts, hidden_dim=hidden, intermediate_size_per_partition=2 * half,
+        activation=activation, experts_per_token=top_k, num_local_experts=experts // ep[1],
+        num_experts=experts, hidden_dim=hidden,
+        intermediate_size_per_partition=intermediate // tp[1],
         is_lora_enabled=False, moe_parallel_config=parallel, in_dtype=torch.bfloat16,
-        max_num_tokens=64, max_capture_size=64, is_batched=batched,
+        max_num_tokens=64, max_capture_size=64, is_batched=is_batched,
     )  # fmt: skip
 
 
-class Experts(torch.nn.Module):
-    """A RoutedExperts layer of random MXFP4 weights, as vLLM's loader leaves it."""
+class Routed(torch.nn.Module):
+    """A RoutedExperts layer without parameters, as one of a converted folder is."""
+
+    def __init__(self, activation: Activation, experts: int, name: str) -> None:
+        super().__init__()
+        self.activation = activation
+        self.global_num_experts = experts
+        self.apply_router_weight_on_input = False
+        self.expert_map: torch.Tensor | None = None
+        self.layer_name = name
+
+    def _expert_routing_tables(self) -> None:
+        return None
+
+    def has_only(self, chosen: list[int], device: str) -> None:
+        """Of all experts, this rank has these."""
+        positions = torch.full((self.global_num_experts,), -1, dtype=torch.int32, device=device)
+        for position, expert in enumerate(chosen):
+            positions[expert] = position
+        self.expert_map = positions
+
+
+class Experts(Routed):
+    """One of random MXFP4 weights, as vLLM's loader leaves it."""
 
     def __init__(
         self, experts: int, hidden: int, intermediate: int, activation: Activation,
         device: str, seed: int = 1, bias: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__()
+        super().__init__(activation, experts, f"model.layers.{seed}.mlp.experts.{id(self)}")
         result = torch.Generator().manual_seed(seed)
 
         def codes(*shape: int) -> torch.Tensor:
@@ -201,14 +258,6 @@ class Experts(torch.nn.Module):
         for name, tensor in tensors.items():
             parameter = torch.nn.Parameter(tensor.to(device), requires_grad=False)
             self.register_parameter(name, parameter)
-        self.activation = activation
-        self.global_num_experts = experts
-        self.apply_router_weight_on_input = False
-        self.expert_map: torch.Tensor | None = None
-        self.layer_name = f"model.layers.{seed}.mlp.experts.{id(self)}"
-
-    def _expert_routing_tables(self) -> None:
-        return None
 
     def part(self, chosen: list[int], seed: int) -> Experts:
         """The experts of one rank, with the map of all to them."""
@@ -216,8 +265,57 @@ class Experts(torch.nn.Module):
         result = Experts(len(chosen), 64, 32, self.activation, device, seed)
         for name, parameter in list(self.named_parameters()):
             result.register_parameter(name, torch.nn.Parameter(parameter[chosen], requires_grad=False))
-        positions = torch.full((self.global_num_experts,), -1, dtype=torch.int32, device=device)
-        for position, expert in enumerate(chosen):
-            positions[expert] = position
-        result.expert_map, result.global_num_experts = positions, self.global_num_experts
+        result.global_num_experts = self.global_num_experts
+        result.has_only(chosen, device)
         return result
+
+    def halves(self) -> list[Experts]:
+        """The same experts on two tensor-parallel ranks: rows of w13, columns of w2, one bias."""
+        device, rows = str(self.w2_weight.device), self.w13_weight.shape[1]
+        result = []
+        for rank in range(2):
+            part = Experts(1, 64, 32, self.activation, device, seed=40 + rank)
+            part.global_num_experts = self.global_num_experts
+            for name, parameter in list(self.named_parameters()):
+                tensor = parameter.data
+                if name.startswith("w13"):
+                    # Gate and up one after the other, or one row of each in turns.
+                    groups = 1 if self.activation is Activation.SWIGLUOAI else 2
+                    split = tensor.unflatten(1, (groups, rows // groups)).chunk(2, dim=2)[rank]
+                    tensor = split.flatten(1, 2)
+                elif name != "w2_bias":
+                    tensor = tensor.chunk(2, dim=-1)[rank]
+                elif rank != 0:  # vLLM adds it once
+                    tensor = torch.zeros_like(tensor)
+                tensor = tensor.contiguous()
+                part.register_parameter(name, torch.nn.Parameter(tensor, requires_grad=False))
+            result.append(part)
+        return result
+
+
+class NvFp4Experts(Routed):
+    """One of random NVFP4 weights, as ModelOpt's names it, or llm-compressor's."""
+
+    def __init__(
+        self, experts: int, hidden: int, intermediate: int, device: str, *, is_packed: bool, seed: int = 5
+    ) -> None:
+        super().__init__(Activation.SILU, experts, f"model.layers.{seed}.mlp.experts.{id(self)}")
+        random = torch.Generator().manual_seed(seed)
+        rows = {"w13": (2 * intermediate, hidden), "w2": (hidden, intermediate)}
+        for matrix, (count, columns) in rows.items():
+            shape = (experts, count, columns)
+            codes = torch.randint(0, 256, (*shape[:2], columns // 2), dtype=torch.uint8, generator=random)
+            scales = torch.rand((*shape[:2], columns // 16), generator=random) + 0.5
+            factors = (torch.rand(experts, generator=random) + 0.5) / 64
+            if matrix == "w13":
+                factors = factors[:, None].expand(-1, 2).contiguous()  # of gate and of up
+            tensors = {
+                f"{matrix}_weight{'_packed' if is_packed else ''}": codes,
+                f"{matrix}_weight_scale": scales.to(torch.float8_e4m3fn),
+                f"{matrix}_weight_{'global_scale' if is_packed else 'scale_2'}": (
+                    1 / factors if is_packed else factors
+                ),
+            }
+            for name, tensor in tensors.items():
+                parameter = torch.nn.Parameter(tensor.to(device), requires_grad=False)
+                self.register_parameter(name, parameter)

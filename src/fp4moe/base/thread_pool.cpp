@@ -35,7 +35,9 @@ void pin(std::thread& worker, std::size_t who, std::size_t threads) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(std::size_t threads, Options options) {
+ThreadPool::ThreadPool(std::size_t threads, Options options)
+    : team_(options.team), borrowed_(std::max<std::size_t>(1, threads)) {
+  if (team_ != nullptr) return;
   try {
     for (std::size_t who = 1; who < threads; ++who) {
       workers_.emplace_back([this, who] { serve(who); });
@@ -80,15 +82,40 @@ void ThreadPool::drain(const Job& job, std::size_t who) noexcept {
 
 void ThreadPool::run_job(const Job& job) {
   if (job.count == 0) return;
-  const bool alone = workers_.empty() || job.count <= std::max<std::size_t>(1, job.grain);
+  const bool alone = threads() == 1 || job.count <= std::max<std::size_t>(1, job.grain);
   if (alone || busy_.exchange(true, std::memory_order_acquire)) {
     const std::size_t step = job.grain == kStretches ? longest_stretch(job.count) : job.grain;
     for (std::size_t begin = 0; begin < job.count; begin += step)
       job.call(job.work, begin, std::min(job.count, begin + step), 0);
     return;
   }
-  job_ = job;  // nobody is inside: the last job was closed and left
   next_.store(0, std::memory_order_relaxed);
+  if (team_ != nullptr)
+    run_on_team(job);
+  else
+    run_on_workers(job);
+  const std::exception_ptr thrown = std::exchange(thrown_, nullptr);
+  busy_.store(false, std::memory_order_release);
+  if (thrown) std::rethrow_exception(thrown);
+}
+
+// The team's threads are counted as they come: it may send fewer than it was asked for.
+void ThreadPool::run_on_team(const Job& job) {
+  struct Call {
+    ThreadPool& pool;
+    const Job& job;
+    std::atomic<std::size_t> arrived{0};
+  } call{*this, job};
+  const auto take_part = [](void* data) {
+    Call& mine = *static_cast<Call*>(data);
+    const std::size_t who = mine.arrived.fetch_add(1, std::memory_order_relaxed);
+    if (who < mine.pool.threads()) mine.pool.drain(mine.job, who);
+  };
+  team_(take_part, &call, static_cast<unsigned>(borrowed_), 0);
+}
+
+void ThreadPool::run_on_workers(const Job& job) {
+  job_ = job;  // nobody is inside: the last job was closed and left
   const std::uint64_t closed = state_.load(std::memory_order_relaxed);
   state_.store((generation(closed) + 1) * kGeneration | kOpen);
   if (sleepers_.load() > 0) {
@@ -101,9 +128,6 @@ void ThreadPool::run_job(const Job& job) {
   state_.fetch_and(~kOpen, std::memory_order_relaxed);
   for (int looks = 0; (state_.load(std::memory_order_acquire) & kInside) != 0; ++looks)
     if (looks > kLooks) std::this_thread::yield();
-  const std::exception_ptr thrown = std::exchange(thrown_, nullptr);
-  busy_.store(false, std::memory_order_release);
-  if (thrown) std::rethrow_exception(thrown);
 }
 
 // Enters the open job, if there is one that this worker has not seen.

@@ -9,6 +9,9 @@
 // a few at a time; which thread does one never changes its result. Long lists of neighbours (memory
 // that is read from end to end) are handed out in stretches that become shorter towards the end. A
 // run inside a run, or while another thread's is under way, is done by its caller alone.
+//
+// A pool may have no threads of its own and borrow those of a team: two sets of threads that look
+// for work beside each other take the processors from each other.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -25,8 +28,12 @@ namespace fp4moe {
 
 class ThreadPool {
  public:
+  // Calls work(data) at once on up to `threads` threads that somebody else keeps, the caller among
+  // them, and returns when all are back. The signature is that of OpenMP's GOMP_parallel.
+  using Team = void (*)(void (*work)(void* data), void* data, unsigned threads, unsigned flags);
   struct Options {
-    bool pins = false;  // every worker stays on a CPU of its own; the caller is left alone
+    bool pins = false;    // every worker stays on a CPU of its own; the caller is left alone
+    Team team = nullptr;  // instead of workers
   };
   // `threads` counts the caller of run. Fewer are started when the system gives no more.
   explicit ThreadPool(std::size_t threads) : ThreadPool(threads, Options{}) {}
@@ -35,7 +42,8 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  std::size_t threads() const { return workers_.size() + 1; }
+  std::size_t threads() const { return team_ == nullptr ? workers_.size() + 1 : borrowed_; }
+  bool is_borrowed() const { return team_ != nullptr; }
 
   // work(i) for i in [0, count); returns when all are done. What the work throws (no memory) is
   // thrown here once all threads have left it; items that nobody has begun by then are left out.
@@ -61,7 +69,7 @@ class ThreadPool {
   }
   // Items of the longest stretch.
   std::size_t longest_stretch(std::size_t count) const {
-    return workers_.empty() ? count : std::max<std::size_t>(1, count / (kShares * threads()));
+    return threads() == 1 ? count : std::max<std::size_t>(1, count / (kShares * threads()));
   }
 
  private:
@@ -86,12 +94,16 @@ class ThreadPool {
 
   std::size_t grain_of(std::size_t count) const { return count / (threads() * 8) + 1; }
   void run_job(const Job& job);
+  void run_on_workers(const Job& job);
+  void run_on_team(const Job& job);
   void drain(const Job& job, std::size_t who) noexcept;
   bool take(const Job& job, std::size_t& begin, std::size_t& end) noexcept;
   void serve(std::size_t who) noexcept;
   bool join(std::uint64_t& seen) noexcept;
   void sleep(std::uint64_t seen) noexcept;
 
+  Team team_ = nullptr;
+  std::size_t borrowed_ = 1;
   std::vector<std::thread> workers_{};
   std::atomic<bool> busy_{false};
   std::atomic<bool> stop_{false};

@@ -1,5 +1,6 @@
 #include "fp4moe/base/thread_pool.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <new>
@@ -128,6 +129,67 @@ TEST(ThreadPool, CarriesWhatIsThrownToTheCallerAndGoesOn) {
       pool.run(100, [&](std::size_t) { ++done; });
       EXPECT_EQ(done, 100);
     }
+  }
+}
+
+// A team of threads of their own for every call.
+void team(void (*work)(void*), void* data, unsigned threads, unsigned) {
+  std::vector<std::thread> others;
+  for (unsigned i = 1; i < threads; ++i) others.emplace_back(work, data);
+  work(data);
+  for (std::thread& other : others) other.join();
+}
+// One that has fewer than it is asked for, as OpenMP's inside a parallel region of another's.
+void lonely_team(void (*work)(void*), void* data, unsigned, unsigned) { work(data); }
+
+TEST(ThreadPool, BorrowsTheThreadsOfATeam) {
+  for (const ThreadPool::Team lent : {&team, &lonely_team})
+    for (const std::size_t threads : {0u, 1u, 4u}) {
+      ThreadPool pool(threads, {.team = lent});
+      EXPECT_EQ(pool.threads(), std::max<std::size_t>(1, threads));
+      for (const std::size_t count : {0u, 1u, 7u, 1001u}) {
+        std::vector<std::atomic<int>> done(count), inside(pool.threads());
+        std::atomic<bool> shared{false};
+        pool.run_ranges(count, 3, [&](std::size_t begin, std::size_t end, std::size_t who) {
+          if (inside[who].fetch_add(1) != 0) shared = true;
+          for (std::size_t i = begin; i < end; ++i) done[i].fetch_add(1);
+          inside[who].fetch_sub(1);
+        });
+        pool.run_stretches(count, [&](std::size_t begin, std::size_t end, std::size_t) {
+          for (std::size_t i = begin; i < end; ++i) done[i].fetch_add(1);
+        });
+        EXPECT_FALSE(shared);
+        for (const std::atomic<int>& times : done) EXPECT_EQ(times.load(), 2);
+      }
+    }
+}
+
+TEST(ThreadPool, ATeamHasWorkOfOneCallerAtATime) {
+  ThreadPool pool(3, {.team = &team});
+  std::atomic<int> sum{0}, inner{0};
+  pool.run(20, [&](std::size_t) {
+    sum.fetch_add(1);
+    const std::thread::id me = std::this_thread::get_id();
+    pool.run(10, [&](std::size_t) {
+      if (std::this_thread::get_id() == me) inner.fetch_add(1);
+    });
+  });
+  EXPECT_EQ(sum.load(), 20);
+  EXPECT_EQ(inner.load(), 200);
+}
+
+// No exception leaves the work that a team calls: it may be of another language.
+TEST(ThreadPool, WhatIsThrownOnATeamReachesTheCaller) {
+  ThreadPool pool(4, {.team = &team});
+  for (int round = 0; round < 20; ++round) {
+    EXPECT_THROW(pool.run(100,
+                          [](std::size_t i) {
+                            if (i % 40 == 39) throw std::bad_alloc();
+                          }),
+                 std::bad_alloc);
+    std::atomic<int> done{0};
+    pool.run(100, [&](std::size_t) { ++done; });
+    EXPECT_EQ(done, 100);
   }
 }
 

@@ -42,7 +42,8 @@ TEST(Findings, UnknownVariablesOfOursAreNamedWithTheNearest) {
             "warning: FP4MOE_THREAD is not a variable of fp4moe; did you mean FP4MOE_THREADS?");
   EXPECT_EQ(only({{"FP4MOE_BANANA_SPLIT_SUNDAE", "2"}}),
             "warning: FP4MOE_BANANA_SPLIT_SUNDAE is not a variable of fp4moe; known are "
-            "FP4MOE_THREADS, FP4MOE_CPU_ISA, FP4MOE_PIN, FP4MOE_VLLM, FP4MOE_CUDA_KERNELS");
+            "FP4MOE_THREADS, FP4MOE_CPU_ISA, FP4MOE_PIN, FP4MOE_OPENMP, FP4MOE_VLLM, "
+            "FP4MOE_CUDA_KERNELS");
   EXPECT_EQ(findings({{"FP4MOE_\x1b[2J", "2"}})[0].variable, "FP4MOE_\\x1b[2J");
 }
 

@@ -50,6 +50,15 @@ Result<Done> read_pins(const std::string& value, Settings& into) {
   return Done{};
 }
 
+Result<Done> read_openmp(const std::string& value, Settings& into) {
+  if (value != "0" && value != "1")
+    return usage("settings.openmp", "FP4MOE_OPENMP is neither on nor off")
+        .expects("0 or 1", printable(value))
+        .try_this("unset FP4MOE_OPENMP to compute on torch's threads where torch is loaded");
+  into.openmp = value == "1";
+  return Done{};
+}
+
 Result<Done> read_cuda_kernels(const std::string& value, Settings& into) {
   if (value != "sm90" && value != "sm80")
     return usage("settings.cuda_kernels", "FP4MOE_CUDA_KERNELS names no kernels")
@@ -67,6 +76,7 @@ constexpr SettingRow kSettingRows[] = {
     {"FP4MOE_THREADS", "a whole number from 1 to 4096",                 "threads to use where the command line names none", read_threads},
     {"FP4MOE_CPU_ISA", "an instruction set that doctor lists as built", "run only kernels of this instruction set and below", read_cpu_isa},
     {"FP4MOE_PIN",     "0 or 1",                                        "with 1, every worker thread of a layer stays on a CPU of its own", read_pins},
+    {"FP4MOE_OPENMP",  "0 or 1",                                        "with 0, layers in Python have threads of their own also where torch is loaded", read_openmp},
     {"FP4MOE_VLLM",    "off, auto or always",                           "whether the plug-in of vLLM takes the experts of FP4 checkpoints", leave_to_plugin},
     {"FP4MOE_CUDA_KERNELS", "sm90 or sm80",                             "CUDA kernels to run: those for Hopper, or those for every GPU since Ampere", read_cuda_kernels},
 };

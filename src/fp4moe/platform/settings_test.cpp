@@ -57,6 +57,13 @@ TEST(Settings, PinningIsOnOrOff) {
   EXPECT_EQ(settings.why().id, "settings.pin");
 }
 
+TEST(Settings, TorchsThreadsAreOnOrOff) {
+  EXPECT_EQ(read_settings(with({}))->openmp, std::nullopt);
+  EXPECT_EQ(read_settings(with({{"FP4MOE_OPENMP", "1"}}))->openmp, true);
+  EXPECT_EQ(read_settings(with({{"FP4MOE_OPENMP", "0"}}))->openmp, false);
+  EXPECT_EQ(read_settings(with({{"FP4MOE_OPENMP", "off"}})).why().id, "settings.openmp");
+}
+
 TEST(Settings, CudaKernelsAreOfOneOfTwoFamilies) {
   EXPECT_EQ(read_settings(with({}))->cuda_kernels, std::nullopt);
   for (const char* family : {"sm90", "sm80"})

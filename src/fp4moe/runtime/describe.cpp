@@ -75,6 +75,8 @@ Json describe(const MoeLayer& layer) {
             {"local_experts", problem.shape.experts},
             {"top_k", layer.facts().router.top_k},
             {"weights_bytes", layer.weights().bytes()},
+            {"threads", layer.pool().threads()},
+            {"has_own_threads", !layer.pool().is_borrowed()},
             {"is_processed", experts != nullptr},
             {"is_monolithic", layer.is_monolithic()},
             {"warnings", layer.warnings()}};

@@ -17,6 +17,18 @@ TEST(Pools, LayersWithAsManyThreadsShareThemWhileAnyHoldsThem) {
   EXPECT_EQ(pools.get(3)->threads(), 3u);
 }
 
+TEST(Pools, ThreadsOfATeamAreAPoolOfTheirOwn) {
+  const ThreadPool::Team team = [](void (*work)(void*), void* data, unsigned, unsigned) {
+    work(data);
+  };
+  Pools pools;
+  const auto own = pools.get(3), borrowed = pools.get(3, team);
+  EXPECT_NE(own, borrowed);
+  EXPECT_FALSE(own->is_borrowed());
+  EXPECT_TRUE(borrowed->is_borrowed());
+  EXPECT_EQ(pools.get(3, team), borrowed);
+}
+
 TEST(Pools, NoNumberMeansAllThatThisProcessMayUse) {
   Pools pools;
   EXPECT_GE(pools.get(0)->threads(), 1u);
