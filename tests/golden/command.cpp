@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "fp4moe/cli/error_text.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/runtime/engines.hpp"
 #include "golden/schemas.hpp"
@@ -37,7 +38,7 @@ void add_error(const std::string& path, const Error& why, const Io& io, Total& t
   ++total.failed;
   total.status = static_cast<int>(why.code);
   total.files.push_back({{"file", path}, {"error", to_json(why)}});
-  if (!io.json) io.out << text(why) << "\n";
+  if (!io.json) io.out << cli::finding_text(why, io.columns);
 }
 
 Json to_json(const Failure& failure) {

@@ -177,6 +177,9 @@ std::vector<std::string_view> perhaps_meant(std::string_view own) {
   return meant;
 }
 
+// Where a model may also be given by its files.
+constexpr std::string_view kOrPath = "give its checkpoint or config.json instead";
+
 Error unknown_model(std::string_view name, std::string_view own) {
   std::vector<std::string_view> names;
   for (const ModelRow& row : kModels) names.push_back(row.name);
@@ -184,7 +187,7 @@ Error unknown_model(std::string_view name, std::string_view own) {
   return usage("models.unknown", "there is no such model in the table")
       .expects(fmt::format("one of {}", fmt::join(names, ", ")),
                fmt::format("'{}'", printable(name)))
-      .try_this(meant.empty() ? "give its checkpoint or config.json instead"
+      .try_this(meant.empty() ? std::string(kOrPath)
                               : fmt::format("did you mean {}?", fmt::join(meant, " or ")));
 }
 
@@ -214,8 +217,10 @@ Result<NamedModel> require_named(std::string_view name) {
 
 Result<const ModelRow*> require_model(std::string_view name) {
   const Result<NamedModel> found = require_named(name);
-  if (!found) return found.why();
-  return found->row;
+  if (found) return found->row;
+  Error why = found.why();
+  if (why.remedy == kOrPath) why.remedy = "fp4moe list models shows what each is";
+  return why;
 }
 
 const ModelRow* find_family(std::string_view model_type) {

@@ -8,6 +8,7 @@
 
 #include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/cli/error_text.hpp"
 #include "fp4moe/cli/question.hpp"
 
 namespace fp4moe::cli {
@@ -182,14 +183,14 @@ void print_consequences(const Io& io, const Record& record) {
       io.out << fmt::format("  {:<24} {:<8} [{}] {}\n", buffer.name, buffer.dtype,
                             fmt::join(buffer.shape, ", "), human_bytes(buffer.bytes));
   else
-    io.out << "  " << text(then.buffers.why()) << "\n";
+    io.out << "  " << finding_text(then.buffers.why(), io.columns, 2);
   io.out << "\n" << io.bold(fmt::format("Scales: {}", oracle::name(then.quant.scheme))) << "\n";
   for (const oracle::Formula& formula : then.quant.formulas)
     io.out << fmt::format("  {:<24} {}\n", formula.what, formula.made_of);
   for (const std::string& note : then.quant.notes) io.out << "  note: " << note << "\n";
   io.out << "\n" << io.bold("Kernel") << "\n";
   if (!then.kernel) {
-    io.out << "  " << text(then.kernel.why()) << "\n";
+    io.out << "  " << finding_text(then.kernel.why(), io.columns, 2);
     return;
   }
   if (!then.kernel->note.empty()) io.out << "  " << then.kernel->note << "\n";

@@ -12,6 +12,7 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/doctor_report.hpp"
+#include "fp4moe/cli/error_text.hpp"
 #include "fp4moe/runtime/engines.hpp"
 
 namespace fp4moe::cli {
@@ -144,7 +145,7 @@ void print_cuda_engine(const Io& io, const CudaEngine& engine) {
 std::size_t print_environment(const Io& io, const DoctorReport& report) {
   io.out << "environment:\n";
   std::size_t warnings = 0;
-  if (report.problem) io.out << "  problem: " << text(*report.problem) << "\n";
+  if (report.problem) io.out << "  problem: " << finding_text(*report.problem, io.columns, 2);
   for (const platform::Finding& finding : report.findings) {
     if (finding.severity == platform::Severity::warning) ++warnings;
     io.out << fmt::format("  {}: {}\n", platform::name(finding.severity), text(finding));

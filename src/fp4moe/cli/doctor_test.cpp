@@ -214,7 +214,7 @@ TEST(Doctor, AnInstructionSetThatCannotRunGivesTheWholeReportAndStatusSeven) {
   const Diagnosis outcome = examined(machine(root, {{"FP4MOE_CPU_ISA", impossible}}));
 
   EXPECT_EQ(outcome.status, 7);
-  EXPECT_TRUE(outcome.says("problem: kernels.isa.build"));
+  EXPECT_TRUE(outcome.says("[kernels.isa.build]"));
   EXPECT_TRUE(outcome.says("machine:"));
   EXPECT_TRUE(outcome.says("not healthy"));
 }
@@ -278,7 +278,7 @@ TEST(Doctor, RunsAsACommandEvenWhereOthersRefuse) {
   const int other = run({"inspect", "missing"}).status;
   unsetenv("FP4MOE_THREADS");
   EXPECT_EQ(outcome.status, 2);
-  EXPECT_TRUE(testing::has(outcome.out, "problem: settings.threads"));
+  EXPECT_TRUE(testing::has(outcome.out, "[settings.threads]"));
   EXPECT_EQ(other, 2);
 }
 

@@ -10,9 +10,8 @@
 
 #include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/checkpoint/lint/lint.hpp"
 #include "fp4moe/cli/command.hpp"
-#include "fp4moe/cli/errors_table.hpp"
+#include "fp4moe/cli/error_rows.hpp"
 #include "fp4moe/cli/options.hpp"
 
 namespace fp4moe::cli {
@@ -20,34 +19,6 @@ namespace fp4moe::cli {
 Run declare_error(OptionSet& set);
 
 namespace {
-
-struct ErrorRow {
-  std::string id{}, area{}, means{}, remedy{};
-};
-
-// A row of the table is a line `"id" = ["means", "do"]`, a section's name a line `title = "..."`;
-// both sides are JSON.
-std::vector<ErrorRow> error_rows() {
-  std::vector<ErrorRow> rows;
-  std::string area;
-  for (const std::string_view line : split(kErrorsTable, '\n')) {
-    const std::size_t sign = line.find(" = ");
-    if (sign == line.npos) continue;
-    const Result<Json> value = parse_json(line.substr(sign + 3));
-    if (!value) continue;
-    if (line.starts_with("title")) area = value->string();
-    const bool is_row = line.starts_with('"') && value->is_array() && value->size() == 2 &&
-                        (*value)[0].is_string() && (*value)[1].is_string();
-    if (is_row)
-      rows.push_back({std::string(line.substr(1, sign - 2)), area, (*value)[0].string(),
-                      (*value)[1].string()});
-  }
-  for (const checkpoint::LintRule& rule : checkpoint::lint_rules())
-    rows.push_back({std::string(rule.code), "Findings of lint", fmt::format("{}.", rule.what),
-                    rule.fix.empty() ? fmt::format("{}.", rule.remedy)
-                                     : fmt::format("{} (`--fix {}`).", rule.remedy, rule.fix)});
-  return rows;
-}
 
 Error unknown_id(const std::string& id, const std::vector<ErrorRow>& rows) {
   std::vector<std::string_view> names;

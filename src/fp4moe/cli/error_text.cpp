@@ -3,26 +3,49 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/phrase.hpp"
+#include "fp4moe/cli/error_rows.hpp"
 
 namespace fp4moe::cli {
 
-std::string error_text(const Error& why, std::string_view command, std::size_t columns) {
+namespace {
+
+// "model.safetensors: "a": it is wrong [x.y]" after `head`, then what was found and what to do.
+std::string lines(std::string head, const Error& why, std::size_t columns, std::size_t indent) {
   constexpr std::size_t kMax = 4000;  // of a part
   const auto shown = [](std::string_view part) { return escaped(part, kMax); };
-  std::string head = command.empty() ? "fp4moe: " : fmt::format("fp4moe {}: ", command);
+  const std::string margin(indent + 2, ' ');
+  const std::size_t rest = columns == 0 ? 0 : columns - indent - 2;
   if (!why.path.empty()) head += shown(why.path) + ": ";
   if (!why.tensor.empty()) head += "\"" + shown(why.tensor) + "\": ";
   std::string result =
-      wrapped(fmt::format("{}{} [{}]", head, shown(why.message), why.id), columns, 2) + "\n";
+      wrapped(fmt::format("{}{} [{}]", head, shown(why.message), why.id), columns, indent + 2) +
+      "\n";
   std::string facts;
   if (!why.found.empty()) facts = "found: " + shown(why.found);
   if (!why.expected.empty())
     facts += (facts.empty() ? "expected: " : "; expected: ") + shown(why.expected);
-  if (!facts.empty()) result += "  " + wrapped(facts, columns == 0 ? 0 : columns - 2, 9) + "\n";
-  if (!why.remedy.empty())
-    result +=
-        "  " + wrapped("do:    " + shown(why.remedy), columns == 0 ? 0 : columns - 2, 9) + "\n";
+  const auto add = [&](const std::string& line) {
+    result += margin + wrapped(line, rest, indent + 9) + "\n";
+  };
+  if (!facts.empty()) add(facts);
+  if (!why.remedy.empty()) add("do:    " + shown(why.remedy));
   return result;
+}
+
+}  // namespace
+
+std::string error_text(const Error& why, std::string_view command, std::size_t columns) {
+  return lines(command.empty() ? "fp4moe: " : fmt::format("fp4moe {}: ", command),
+               with_usual_remedy(why), columns, 0);
+}
+
+std::string finding_text(const Error& why, std::size_t columns, std::size_t indent) {
+  return lines({}, with_usual_remedy(why), columns, indent);
+}
+
+Error with_usual_remedy(Error why) {
+  if (why.remedy.empty()) why.remedy = usual_remedy(why.id);
+  return why;
 }
 
 }  // namespace fp4moe::cli

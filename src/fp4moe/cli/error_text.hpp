@@ -11,7 +11,15 @@ namespace fp4moe::cli {
 //   fp4moe explain: no device of this name is described [device.unknown]
 //     found: xeon; expected: one of h100, b200
 //     do:    did you mean cpu-xeon?
-// `command` is empty where none was understood. Lines are fitted to `columns`; 0: they are as long as they are.
+// `command` is empty where none was understood. Lines are fitted to `columns`; 0: they are as long
+// as they are. An error without a remedy gets that of its id's row in docs/errors.toml.
 std::string error_text(const Error& why, std::string_view command, std::size_t columns);
+
+// The same for one finding of several, without the program's name in front. `indent` columns are
+// left free on the left, except on the first line.
+std::string finding_text(const Error& why, std::size_t columns, std::size_t indent = 0);
+
+// The error with something to do, where its id's row knows it.
+Error with_usual_remedy(Error why);
 
 }  // namespace fp4moe::cli

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "fp4moe/cli/error_rows.hpp"
+
 namespace fp4moe::cli {
 namespace error_text_test {
 
@@ -19,6 +21,26 @@ TEST(ErrorText, LeavesOutWhatIsUnknown) {
   EXPECT_EQ(error_text(usage("x.y", "no"), "", 0), "fp4moe: no [x.y]\n");
   EXPECT_EQ(error_text(usage("x.y", "no").expects("", "z"), "run", 0),
             "fp4moe run: no [x.y]\n  found: z\n");
+}
+
+TEST(ErrorText, AlwaysSaysWhatToDo) {
+  EXPECT_EQ(error_text(invalid("scale.nan", "a block scale is NaN"), "lint", 0),
+            "fp4moe lint: a block scale is NaN [scale.nan]\n  do:    " + usual_remedy("scale.nan") +
+                "\n");
+  EXPECT_EQ(usual_remedy("quantize.rule"), "Take one of the list (rules).");
+  EXPECT_EQ(usual_remedy("file.exists"),
+            "Choose another name, remove the file, or replace it with --force.");
+  EXPECT_EQ(usual_remedy("x.y"), "");
+  for (const ErrorRow& row : error_rows()) {
+    EXPECT_FALSE(row.remedy.empty()) << row.id;
+  }
+}
+
+TEST(ErrorText, AFindingKeepsItsMargin) {
+  EXPECT_EQ(finding_text(kWhole, 0, 2),
+            "f: \"t\": it is wrong [x.y]\n"
+            "    found: c; expected: one of a, b\n"
+            "    do:    take a\n");
 }
 
 TEST(ErrorText, FitsTheTerminalAndCutsNoList) {

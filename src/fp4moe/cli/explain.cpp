@@ -152,12 +152,7 @@ Result<std::string> read_whole(const std::string& path) {
   const auto close = [](std::FILE* open) { return open == stdin ? 0 : std::fclose(open); };
   const std::unique_ptr<std::FILE, decltype(close)> file(
       path == "-" ? stdin : std::fopen(path.c_str(), "rb"), close);
-  const auto cannot_read = [&](std::string_view found) {
-    return usage("log.open", "the log cannot be read")
-        .in(path)
-        .expects("a text file, or - for standard input", std::string(found));
-  };
-  if (!file) return cannot_read("none that opens");
+  if (!file) return system_error("log.open", "cannot open", errno).in(path);
   std::string text;
   std::array<char, 1 << 16> part{};
   while (text.size() <= kMax) {
@@ -168,7 +163,6 @@ Result<std::string> read_whole(const std::string& path) {
       return system_error("log.open", "cannot read", errno).in(path);
     break;
   }
-  if (std::ferror(file.get()) != 0) return cannot_read("no text, a folder perhaps");
   if (text.size() > kMax)
     return usage("log.size", "a log of this size is not read")
         .in(path)

@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/cli/program.hpp"
 #include "support/command_line.hpp"
 #include "support/files.hpp"
 
@@ -24,6 +26,22 @@ TEST(HelpCommand, PrintsWhatTheOptionPrints) {
   EXPECT_EQ(run({"help", "convert"}).out, run({"convert", "--help"}).out);
   EXPECT_EQ(run({"help", "bench", "layer"}).out, run({"bench", "layer", "--help"}).out);
   EXPECT_TRUE(has(run({"help", "bench", "layer"}).out, "--activations"));
+}
+
+TEST(HelpCommand, FitsTheTerminal) {
+  constexpr std::size_t kColumns = 80;
+  const Program program(commands());
+  const auto expect_fits = [&](const std::vector<const char*>& words) {
+    const auto shown = program.parse(words, kColumns);
+    ASSERT_TRUE(shown && *shown) << words.at(1);
+    for (const std::string_view line : split(**shown, '\n'))
+      EXPECT_LE(line.size(), kColumns) << words.at(1) << ": " << line;
+  };
+  expect_fits({"fp4moe", "--help"});
+  for (const Command& command : commands()) {
+    const std::string name(command.name);
+    expect_fits({"fp4moe", name.c_str(), "--help"});
+  }
 }
 
 TEST(HelpCommand, RefusesWhatIsNoCommand) {

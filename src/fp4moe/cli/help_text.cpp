@@ -135,7 +135,11 @@ std::string help_text(std::span<const OptionSet* const> sets, std::size_t column
     }
   for (std::size_t i = sets.size(); i-- > 0;)
     if (!sets[i]->footer.empty()) {
-      out += "\n" + sets[i]->footer + "\n";
+      // An example is typed as it stands.
+      out += "\n" +
+             (sets[i]->footer.find('\n') == std::string::npos ? wrapped(sets[i]->footer, columns)
+                                                              : sets[i]->footer) +
+             "\n";
       break;
     }
   return out;

@@ -12,6 +12,7 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/checkpoint/survey.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/error_text.hpp"
 #include "fp4moe/cli/options.hpp"
 
 namespace fp4moe::cli {
@@ -185,7 +186,7 @@ void print_text(const Io& io, const Store& store, const Survey& found, const Sum
                             human_bytes(summary.file_bytes)));
   constexpr std::size_t kMaxShown = 5;
   for (std::size_t i = 0; i < std::min(found.problems.size(), kMaxShown); ++i) {
-    line("problem", text(found.problems[i]));
+    io.out << fmt::format("{:<11}{}", "problem", finding_text(found.problems[i], io.columns, 9));
   }
   const std::size_t all = found.problems.size() + found.more_problems;
   if (all > kMaxShown)

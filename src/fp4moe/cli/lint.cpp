@@ -18,6 +18,7 @@
 #include "fp4moe/checkpoint/edit/fix.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/counts.hpp"
+#include "fp4moe/cli/error_rows.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
 #include "fp4moe/tensor/files/store.hpp"
@@ -219,7 +220,9 @@ Result<int> run_lint(const LintOptions& options, const Io& io) {
     if (!io.json) print_fix(io, *report, options.verbose);
     checked = options.out;  // what is left to find
   }
-  const LintReport report = lint_with_progress(checked, options, io);
+  LintReport report = lint_with_progress(checked, options, io);
+  for (Finding& finding : report.findings)
+    if (finding.remedy.empty()) finding.remedy = usual_remedy(finding.code);
   if (const auto fine = check_interrupt(); report.interrupted && !fine) return fine.why();
   if (report.exhausted) return *report.exhausted;
   if (io.json) {

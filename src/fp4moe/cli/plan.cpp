@@ -17,6 +17,7 @@
 #include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/error_text.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/question.hpp"
 
@@ -133,9 +134,8 @@ void print_detail(const Io& io, const Plan& result, const BackendPlan& backend) 
   io.out << "\n" << io.bold(fmt::format("{} ({})", backend.backend->name, state(backend))) << "\n";
   if (!backend.refused.empty()) line(io, "refused", backend.refused);
   if (backend.impossible) {
-    line(io, "impossible", text(*backend.impossible));
-    if (!backend.nearest.empty())
-      line(io, "nearest", fmt::format("{} would do", fmt::join(backend.nearest, " and ")));
+    constexpr std::size_t kIndent = 2;
+    io.out << "  " << finding_text(*backend.impossible, io.columns, kIndent);
     return;
   }
   line(io, "per rank",
@@ -171,7 +171,7 @@ void print_table(const Io& io, std::vector<BackendPlan> backends, bool all) {
       io.out << fmt::format(
           "{:<{}}  impossible: {}, found {}{}\n", row.backend->name, width, row.impossible->message,
           row.impossible->found,
-          row.nearest.empty() ? "" : fmt::format("; {} would do", fmt::join(row.nearest, " and ")));
+          row.nearest.empty() ? "" : fmt::format("; {} would do", fmt::join(row.nearest, " or ")));
     else
       io.out << fmt::format("{:<{}}  {:>13}  {:>10}  {:>8}  {:>8}  {}\n", row.backend->name, width,
                             fmt::format("{} x {}", row.after.hidden, row.after.intermediate),

@@ -80,7 +80,7 @@ TEST(PlanCommand, RefusesImpossibleSplitsWithTheNearest) {
   const Outcome outcome = plan_for(
       {"--model", "gpt-oss-120b", "--tp", "7", "--policy", "2026-08-22", "--device", "h100"});
   EXPECT_EQ(outcome.status, 4);
-  EXPECT_TRUE(has(outcome.err, "6 and 8")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "do:    use --tp 4, --tp 8 or --ep 7")) << outcome.err;
 
   EXPECT_EQ(plan_for({"--model", "gpt-oss-20b", "--ep", "64", "--device", "h100"}).status, 4);
   EXPECT_EQ(
@@ -89,7 +89,7 @@ TEST(PlanCommand, RefusesImpossibleSplitsWithTheNearest) {
   const Outcome chosen = plan_for(
       {"--model", "qwen3-30b-a3b", "--tp", "8", "--device", "b200", "--policy", "2026-04-24"});
   EXPECT_EQ(chosen.status, 4);
-  EXPECT_TRUE(has(chosen.out, "--tp 6 and --tp 12 would do")) << chosen.out;
+  EXPECT_TRUE(has(chosen.out, "do:    use --tp 4 or --ep 8")) << chosen.out;
 }
 
 TEST(PlanCommand, RefusesWrongWordsWithTheRightOnes) {

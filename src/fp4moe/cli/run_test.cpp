@@ -441,7 +441,7 @@ TEST_F(RunCommand, RefusesWrongWords) {
   refused(run_with({"--placement", "heap"}), 2, "--placement");
   refused(run_with({"--input-scale", "1"}), 2, "two positive numbers");
   refused(run_with({"--input-scale", "1,-2"}), 2, "two positive numbers");
-  refused(run_with({"--ep", "8"}), 4, "The nearest possible size is 4");
+  refused(run_with({"--ep", "8"}), 4, "do:    use --ep 4");
   refused(run_with({"--tp", "3"}), 4, "plan.divide");
   refused(run({"run"}), 2, "PATH");
 }

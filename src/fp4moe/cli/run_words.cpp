@@ -19,7 +19,7 @@ namespace fp4moe::cli {
 namespace {
 
 int print_error(const Error& why, std::string_view command, const Io& io) {
-  if (io.json) io.print({{"error", to_json(why)}});
+  if (io.json) io.print({{"error", to_json(with_usual_remedy(why))}});
   io.err << error_text(why, command, io.err_columns);
   return static_cast<int>(why.code);
 }

@@ -14,6 +14,7 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/counts.hpp"
+#include "fp4moe/cli/error_text.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
 #include "fp4moe/cli/rank_folders.hpp"
@@ -33,7 +34,8 @@ struct VerifyOptions {
 void print(const Io& io, const convert::VerifyReport& report, const VerifyOptions& options) {
   if (io.json) {
     Json findings = Json::array();
-    for (const Error& finding : report.findings) findings.push_back(to_json(finding));
+    for (const Error& finding : report.findings)
+      findings.push_back(to_json(with_usual_remedy(finding)));
     io.print({{"command", "verify"},
               {"path", options.path},
               {"layout", report.layout},
@@ -49,7 +51,7 @@ void print(const Io& io, const convert::VerifyReport& report, const VerifyOption
               {"seconds", report.seconds}});
     return;
   }
-  for (const Error& finding : report.findings) io.out << text(finding) << "\n";
+  for (const Error& finding : report.findings) io.out << finding_text(finding, io.columns);
   if (report.more != 0) io.out << fmt::format("... and {} more\n", report.more);
   if (!report.findings.empty()) {
     io.out << fmt::format("{}: {}\n", options.path,

@@ -103,13 +103,15 @@ std::string routing_words(EnumSet<Routing> routings) {
   return names_of(routings, kRoutingWords.size(), [](Routing r) { return name(r); });
 }
 
+std::string_view key_words(ActivationKey key) {
+  return key == ActivationKey::none ? std::string_view("16-bit") : name(key);
+}
+
 std::string input_words(std::span<const Scheme> schemes, WeightFormat weights) {
   std::vector<std::string> parts;
   for (const Scheme& scheme : schemes) {
     if (scheme.weights != weights) continue;
-    std::string result = names_of(scheme.activations, kKeyWords.size(), [](ActivationKey key) {
-      return key == ActivationKey::none ? std::string_view("16-bit") : name(key);
-    });
+    std::string result = names_of(scheme.activations, kKeyWords.size(), key_words);
     if (scheme.activations == all_keys()) result = "any";
     if (scheme.capability.from != Capability{}) result += " on " + text(scheme.capability);
     if (!scheme.gfx.empty()) result += fmt::format(" on {}", scheme.gfx);

@@ -12,6 +12,7 @@ std::string capability_words(std::span<const CapabilityRange> any);  // "9.0, 10
 std::string device_words(std::span<const DeviceNeed> needs);
 std::string activation_words(EnumSet<Activation> activations);
 std::string routing_words(EnumSet<Routing> routings);  // empty: "any"
+std::string_view key_words(ActivationKey key);         // none: "16-bit"
 // The forms of activations that go with weights of one format.
 std::string input_words(std::span<const Scheme> schemes, WeightFormat weights);
 std::string limit_words(EnumSet<ParallelLimit> limits);  // empty when there are none

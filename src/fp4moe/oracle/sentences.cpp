@@ -101,7 +101,7 @@ Sentence about_parallel(const Request& request, const Refusal& refusal) {
 
 std::string scheme_text(WeightFormat weights, ActivationKey activation) {
   return fmt::format("{} weights with {} activations", formats::name(weights),
-                     activation == ActivationKey::none ? "16-bit" : name(activation));
+                     key_words(activation));
 }
 
 // Whether the kernel computes the pair of formats, perhaps on other devices only.

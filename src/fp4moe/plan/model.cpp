@@ -170,7 +170,7 @@ Result<Model> model_from_config(const std::string& path,
   const auto document = checkpoint::read_config_document(path);
   if (!document) return document.why();
   if (!*document)
-    return usage("plan.path", "there is no model at this path")
+    return error(ErrorCode::failed, "plan.path", "there is no model at this path")
         .in(path)
         .expects("a checkpoint or a config.json", "no such file");
   auto facts = checkpoint::parse_config((*document)->json);

@@ -45,7 +45,7 @@ Result<Model> model_from_checkpoint(const std::string& path);
 
 // From a config.json alone, which says less than tensors do: a known family tells whether there are
 // a gate and biases. `format` stands in where the file names none. Errors: those of parse_config,
-// plan.path (code usage) where there is no file, and with code no_backend plan.no_moe (a model
+// plan.path (code failed) where there is no file, and with code no_backend plan.no_moe (a model
 // without routed experts) and plan.not_fp4 (quantized to something else, or not at all).
 Result<Model> model_from_config(const std::string& path,
                                 std::optional<checkpoint::WeightFormat> format);

@@ -172,6 +172,7 @@ TEST(Model, ConfigurationsWithoutExpertsOrWithoutFp4AreRefusedInASentence) {
   const auto nowhere = model_from_path(folder / "nothing.json", std::nullopt);
   ASSERT_FALSE(nowhere);
   EXPECT_EQ(nowhere.why().id, "plan.path");
+  EXPECT_EQ(nowhere.why().code, ErrorCode::failed);
 }
 
 TEST(Model, AFormatThatIsAskedForStandsInWhereTheConfigurationNamesNone) {

@@ -1,11 +1,13 @@
 #include "fp4moe/plan/plan.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/oracle/sizes.hpp"
+#include "fp4moe/plan/other_splits.hpp"
 
 namespace fp4moe::plan {
 namespace {
@@ -55,8 +57,7 @@ std::optional<Error> check_slice(const Split& split, const Sizes& after) {
   return error(ErrorCode::no_backend, "plan.slice",
                "a rank's part of the weights does not fit the backend's rounded size")
       .expects(fmt::format("at least {}", split.most),
-               fmt::format("{} rounded to {}", split.divided, after.intermediate))
-      .try_this("Use another backend, or split the experts instead");
+               fmt::format("{} rounded to {}", split.divided, after.intermediate));
 }
 
 // Everything that is counted in bytes.
@@ -144,25 +145,46 @@ std::vector<std::string> fitting_splits(const PlanRequest& request, const Backen
   return found;
 }
 
-// The nearest numbers of ranks below and above with which the backend can share every expert.
-std::vector<std::string> nearest_splits(const PlanRequest& request, const Split& split,
-                                        const Backend& backend) {
-  constexpr std::uint64_t kReach = 64;
-  if (split.parallel.use_ep) return {};
-  const auto works = [&](std::uint64_t ranks) {
-    const auto other = plan_split(request.model, {.tp = ranks}, request.policy->policy_date);
-    return other && !plan_backend(request, *other, backend).impossible;
-  };
-  std::vector<std::string> found;
-  const std::uint64_t here = split.ranks, low = here > kReach ? here - kReach : 1;
-  for (std::uint64_t ranks = here - 1; ranks >= low && found.empty(); --ranks)
-    if (works(ranks)) found.push_back(fmt::format("--tp {}", ranks));
-  for (std::uint64_t ranks = here + 1; ranks <= here + kReach; ++ranks) {
-    if (!works(ranks)) continue;
-    found.push_back(fmt::format("--tp {}", ranks));
-    break;
-  }
-  return found;
+// Whether the policy's choice for these ranks is taken and can be loaded.
+bool is_served(const PlanRequest& request, const oracle::Deployment& deployment) {
+  const auto split =
+      plan_split(request.model, oracle::derive(deployment), request.policy->policy_date);
+  if (!split) return false;
+  const oracle::Request asked = request_of(request, *split);
+  if (!oracle::checks_before(*request.policy, asked).empty()) return false;
+  const oracle::Selection result = oracle::select(*request.policy, request.mode, asked);
+  return result.outcome == oracle::Outcome::selected &&
+         !plan_backend(request, *split, *result.backend).impossible;
+}
+
+// Whether weights can be split so for a backend; null: for any.
+bool is_possible(const PlanRequest& request, const oracle::Deployment& deployment,
+                 const Backend* backend) {
+  const auto split =
+      plan_split(request.model, oracle::derive(deployment), request.policy->policy_date);
+  return split && (backend == nullptr || !plan_backend(request, *split, *backend).impossible);
+}
+
+// What to do about a split that cannot be: those that are served. Where the policy serves none,
+// sizes alone decide.
+Error with_advice(Error why, const PlanRequest& request, const oracle::Deployment& now) {
+  std::string text = advice(other_splits(
+      now, [&](const oracle::Deployment& other) { return is_served(request, other); }));
+  if (text.empty())
+    text = advice(other_splits(now, [&](const oracle::Deployment& other) {
+      return is_possible(request, other, nullptr);
+    }));
+  if (!text.empty()) why.remedy = std::move(text);
+  return why;
+}
+
+// The same for one backend. The chosen one must be what is served then.
+void add_nearest(const PlanRequest& request, const oracle::Deployment& now, BackendPlan& result) {
+  const auto found = other_splits(now, [&](const oracle::Deployment& other) {
+    return result.chosen ? is_served(request, other) : is_possible(request, other, result.backend);
+  });
+  result.nearest = asked_words(found);
+  if (!found.empty()) result.impossible->remedy = advice(found);
 }
 
 }  // namespace
@@ -200,8 +222,11 @@ BackendPlan plan_backend(const PlanRequest& request, const Split& split, const B
 }
 
 Result<Plan> make_plan(const PlanRequest& request) {
+  std::vector<std::string> notes;
+  const auto deployment = deployment_of(request.ranks, request.policy->policy_date, notes);
+  if (!deployment) return deployment.why();
   auto split = plan_split(request.model, request.ranks, request.policy->policy_date);
-  if (!split) return split.why();
+  if (!split) return with_advice(split.why(), request, *deployment);
   Plan plan{.model = request.model, .split = *std::move(split), .device = request.device};
   plan.policy = request.policy;
   plan.mode = request.mode;
@@ -217,8 +242,7 @@ Result<Plan> make_plan(const PlanRequest& request) {
     BackendPlan result = plan_backend(request, plan.split, *backend);
     select(record, result);
     if (before && result.refused.empty()) result.impossible = before;
-    if (result.impossible && !before)
-      result.nearest = nearest_splits(request, plan.split, *backend);
+    if (result.impossible && !before) add_nearest(request, *deployment, result);
     if (result.chosen && result.fits == false) plan.that_fit = fitting_splits(request, *backend);
     plan.backends.push_back(std::move(result));
   }

@@ -20,7 +20,7 @@ struct BackendPlan {
   const oracle::Backend* backend = nullptr;
   bool chosen = false;                 // what the policy selects
   std::string refused{};               // why the kernel does not run there; empty: it does
-  std::vector<std::string> nearest{};  // where it is impossible: splits that are not
+  std::vector<std::string> nearest{};  // where it is impossible: "--tp 4", ..., which are not
   std::optional<Error> impossible{};   // no such plan: nothing below holds
 
   oracle::Sizes before{}, after{};  // of a rank; as divided, and as the kernel computes
@@ -59,7 +59,7 @@ struct PlanRequest {
   oracle::Mode mode = oracle::Mode::strict;
 };
 
-// Errors: those of plan_split.
+// Errors: those of plan_split, with the splits that the policy serves.
 Result<Plan> make_plan(const PlanRequest& request);
 
 // One backend on one split.

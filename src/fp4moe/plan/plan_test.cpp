@@ -67,7 +67,37 @@ TEST(Plan, RoundsADividedSizeAndChecksThatTheHandedOutPartFits) {
   const BackendPlan unrounded = plan_for(asked, {.tp = 8}, "B12X_MXFP4_BF16");
   ASSERT_TRUE(unrounded.impossible);
   EXPECT_EQ(unrounded.impossible->id, "plan.slice");
-  EXPECT_EQ(unrounded.nearest, (std::vector<std::string>{"--tp 6", "--tp 9"}));
+  EXPECT_EQ(unrounded.nearest, (std::vector<std::string>{"--tp 2", "--ep 8"}));
+  EXPECT_EQ(unrounded.impossible->remedy, "use --tp 2 or --ep 8");
+}
+
+TEST(Plan, AnImpossibleSplitNamesThoseThatAreServed) {
+  PlanRequest asked = request("gpt-oss-120b", "h100", "2026-08-22");
+  const auto remedy = [&asked](const Ranks& ranks) {
+    asked.ranks = ranks;
+    const auto plan = make_plan(asked);
+    EXPECT_FALSE(plan);
+    return plan ? std::string() : plan.why().remedy;
+  };
+  // 6 divides 2880, but no number of attention heads.
+  EXPECT_EQ(remedy({.tp = 7}), "use --tp 4, --tp 8 or --ep 7");
+  EXPECT_EQ(remedy({.ep = 200}), "use --ep 128");
+  asked = request("qwen3-30b-a3b", "h100", "2026-08-22");
+  EXPECT_EQ(remedy({.tp = 32}), "use --tp 16 or --ep 32");
+}
+
+TEST(Plan, MoreRanksThanExpertsAreOfferedWholeExpertsOnFewer) {
+  PlanRequest asked = request("mixtral-8x7b", "h100", "2026-08-22");  // 14336 is 448 blocks
+  asked.ranks.tp = 96;
+  const auto plan = make_plan(asked);
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.why().remedy, "use --tp 64 or --ep 8");
+}
+
+TEST(Plan, WhereNothingIsServedSizesSayWhatIsPossible) {
+  PlanRequest asked = request("gpt-oss-120b", "cpu", "2026-04-24");
+  asked.ranks.tp = 7;
+  EXPECT_EQ(make_plan(asked).why().remedy, "use --tp 4, --tp 8 or --ep 7");
 }
 
 TEST(Plan, CountsWhatConversionPads) {

@@ -26,17 +26,6 @@ bool can_divide(const Model& model, std::uint64_t ranks, bool reference) {
   return intermediate / block % ranks == 0;
 }
 
-// "Nearest possible are 6 and 8": below and above `ranks`.
-std::string nearest_possible(const Model& model, std::uint64_t ranks, bool reference) {
-  std::uint64_t below = ranks - 1;
-  while (below > 1 && !can_divide(model, below, reference)) --below;
-  const std::uint64_t last = std::min(model.shape.intermediate / block_of(model), kMaxRanks);
-  std::uint64_t above = ranks + 1;
-  while (above <= last && !can_divide(model, above, reference)) ++above;
-  if (above > last) return fmt::format("The nearest possible size is {}", below);
-  return fmt::format("The nearest possible sizes are {} and {}", below, above);
-}
-
 Error impossible(std::string_view id, std::string_view message) {
   return error(ErrorCode::no_backend, id, message);
 }
@@ -44,44 +33,13 @@ Error impossible(std::string_view id, std::string_view message) {
 Result<Done> check_divides(const Model& model, std::uint64_t ranks, bool reference) {
   if (can_divide(model, ranks, reference)) return Done{};
   const std::uint64_t intermediate = model.shape.intermediate, block = block_of(model);
-  const std::string remedy =
-      nearest_possible(model, ranks, reference) + ", or split the experts instead: --ep " +
-      std::to_string(std::min(ranks, std::max<std::uint64_t>(model.shape.experts, 1)));
   if (intermediate % ranks != 0)
     return impossible("plan.divide", "the intermediate size does not divide by the ranks")
         .expects(fmt::format("{} divisible by the tensor-parallel size", intermediate),
-                 fmt::format("{}", ranks))
-        .try_this(remedy);
+                 fmt::format("{}", ranks));
   return impossible("plan.blocks", "the intermediate size is not cut at scale-block borders")
       .expects(fmt::format("parts of whole blocks of {}", block),
-               fmt::format("{} / {} = {}", intermediate, ranks, intermediate / ranks))
-      .try_this(remedy);
-}
-
-Result<oracle::Parallel> parallel_of(const Ranks& ranks, oracle::PolicyDate policy_date,
-                                     std::vector<std::string>& notes) {
-  const auto product = checked_multiply(ranks.tp, ranks.dp);
-  if (!product || *product > kMaxRanks || ranks.ep > kMaxRanks || *product == 0 || ranks.ep == 0)
-    return usage("plan.ranks", "that is not a number of ranks")
-        .expects(fmt::format("1 to {}", kMaxRanks),
-                 fmt::format("tp {}, dp {}, ep {}", ranks.tp, ranks.dp, ranks.ep));
-  if (ranks.ep > 1 && *product > 1 && *product != ranks.ep)
-    return impossible("plan.ranks", "experts are split over all ranks or not at all")
-        .expects(fmt::format("--ep {}, as --tp {} and --dp {} make that many", *product, ranks.tp,
-                             ranks.dp),
-                 fmt::format("--ep {}", ranks.ep))
-        .try_this(fmt::format("Use --ep {}, or --ep {} alone", *product, ranks.ep));
-  oracle::Deployment deployment;
-  deployment.tp_size = static_cast<int>(ranks.ep > 1 && *product == 1 ? ranks.ep : ranks.tp);
-  deployment.dp_size = static_cast<int>(ranks.dp);
-  deployment.enable_expert_parallel = ranks.ep > 1;
-  if (!ranks.all2all.empty()) {
-    const auto accepted = oracle::accept_exchange(ranks.all2all, policy_date);
-    if (!accepted) return accepted.why();
-    deployment.all2all_backend = accepted->name;
-    if (!accepted->warning.empty()) notes.push_back(accepted->warning);
-  }
-  return oracle::derive(deployment);
+               fmt::format("{} / {} = {}", intermediate, ranks, intermediate / ranks));
 }
 
 // Whole experts: the first ranks hold those left over.
@@ -90,8 +48,7 @@ Result<Done> split_experts(const Model& model, oracle::PolicyDate policy_date, S
   if (split.ranks > experts)
     return impossible("plan.experts", "some ranks would hold no expert")
         .expects(fmt::format("at most {} ranks for {} experts", experts, experts),
-                 std::to_string(split.ranks))
-        .try_this(fmt::format("The nearest possible size is {}", experts));
+                 std::to_string(split.ranks));
   split.max_experts = oracle::local_expert_count(split.parallel, experts);
   split.experts_least = experts / split.ranks;
   const std::uint64_t rest = experts % split.ranks;
@@ -137,11 +94,37 @@ Result<Done> split_rows(const Model& model, bool reference, Split& split) {
 
 }  // namespace
 
+Result<oracle::Deployment> deployment_of(const Ranks& ranks, oracle::PolicyDate policy_date,
+                                         std::vector<std::string>& notes) {
+  const auto product = checked_multiply(ranks.tp, ranks.dp);
+  if (!product || *product > kMaxRanks || ranks.ep > kMaxRanks || *product == 0 || ranks.ep == 0)
+    return usage("plan.ranks", "that is not a number of ranks")
+        .expects(fmt::format("1 to {}", kMaxRanks),
+                 fmt::format("tp {}, dp {}, ep {}", ranks.tp, ranks.dp, ranks.ep));
+  if (ranks.ep > 1 && *product > 1 && *product != ranks.ep)
+    return impossible("plan.ranks", "experts are split over all ranks or not at all")
+        .expects(fmt::format("--ep {}, as --tp {} and --dp {} make that many", *product, ranks.tp,
+                             ranks.dp),
+                 fmt::format("--ep {}", ranks.ep))
+        .try_this(fmt::format("Use --ep {}, or --ep {} alone", *product, ranks.ep));
+  oracle::Deployment deployment;
+  deployment.tp_size = static_cast<int>(ranks.ep > 1 && *product == 1 ? ranks.ep : ranks.tp);
+  deployment.dp_size = static_cast<int>(ranks.dp);
+  deployment.enable_expert_parallel = ranks.ep > 1;
+  if (!ranks.all2all.empty()) {
+    const auto accepted = oracle::accept_exchange(ranks.all2all, policy_date);
+    if (!accepted) return accepted.why();
+    deployment.all2all_backend = accepted->name;
+    if (!accepted->warning.empty()) notes.push_back(accepted->warning);
+  }
+  return deployment;
+}
+
 Result<Split> plan_split(const Model& model, const Ranks& ranks, oracle::PolicyDate policy_date) {
   std::vector<std::string> notes;
-  auto parallel = parallel_of(ranks, policy_date, notes);
-  if (!parallel) return parallel.why();
-  Result<Split> split = plan_split(model, *std::move(parallel), policy_date);
+  const auto deployment = deployment_of(ranks, policy_date, notes);
+  if (!deployment) return deployment.why();
+  Result<Split> split = plan_split(model, oracle::derive(*deployment), policy_date);
   if (split) split->notes.insert(split->notes.begin(), notes.begin(), notes.end());
   return split;
 }

@@ -32,10 +32,14 @@ struct Split {
   std::vector<std::string> notes{};   // what a person should know, in sentences
 };
 
-// Errors have code no_backend and name the nearest split that is possible: plan.ranks (ep is not
-// the number of ranks), plan.experts (ranks without an expert), plan.divide (the intermediate size
-// does not divide), plan.blocks (it divides, but not at a block border). A wrong name of an
-// exchange is parallel.all2all.
+// What vLLM calls these ranks; `notes` gets what it says of a name. Errors: plan.ranks (no such
+// number, or ep is not the number of ranks), parallel.all2all (no such exchange).
+Result<oracle::Deployment> deployment_of(const Ranks& ranks, oracle::PolicyDate policy_date,
+                                         std::vector<std::string>& notes);
+
+// Errors: those of deployment_of; with code no_backend plan.experts (ranks without an expert),
+// plan.divide (the intermediate size does not divide) and plan.blocks (it divides, but not at a
+// block border). Which splits to offer instead depends on who asks: plan/other_splits.hpp.
 Result<Split> plan_split(const Model& model, const Ranks& ranks, oracle::PolicyDate policy_date);
 // The same for ranks that were arranged elsewhere.
 Result<Split> plan_split(const Model& model, oracle::Parallel parallel,

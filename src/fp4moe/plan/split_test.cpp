@@ -60,31 +60,25 @@ TEST(Split, OurOwnKernelsTakeTheBlocksAsTheyAreHandedOut) {
   EXPECT_TRUE(split("gpt-oss-120b", {.tp = 7}, PolicyDate::native));
 }
 
-TEST(Split, ASizeThatDoesNotDivideIsRefusedWithItsNeighbours) {
+TEST(Split, ASizeThatDoesNotDivideIsRefused) {
   const auto refused = split("gpt-oss-120b", {.tp = 7});
 
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.why().id, "plan.divide");
   EXPECT_EQ(refused.why().code, ErrorCode::no_backend);
-  EXPECT_NE(refused.why().remedy.find("6 and 8"), std::string::npos);
-  EXPECT_NE(refused.why().remedy.find("--ep 7"), std::string::npos);
 }
 
-TEST(Split, ACutInsideABlockIsRefusedWithItsNeighbours) {
+TEST(Split, ACutInsideABlockIsRefused) {
   const auto refused = split("qwen3-30b-a3b", {.tp = 32});  // 768 / 32 = 24, blocks of 16
 
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.why().id, "plan.blocks");
-  EXPECT_NE(refused.why().remedy.find("24 and 48"), std::string::npos) << refused.why().remedy;
   EXPECT_TRUE(split("qwen3-30b-a3b", {.tp = 24}));
   EXPECT_TRUE(split("qwen3-30b-a3b", {.tp = 48}));
 }
 
 TEST(Split, MoreRanksThanBlocksAreRefused) {
-  const auto refused = split("qwen3-30b-a3b", {.tp = 96});
-
-  ASSERT_FALSE(refused);
-  EXPECT_NE(refused.why().remedy.find("size is 48"), std::string::npos) << refused.why().remedy;
+  EXPECT_EQ(split("qwen3-30b-a3b", {.tp = 96}).why().id, "plan.blocks");
 }
 
 TEST(Split, DataParallelRanksShareEveryExpertToo) {
@@ -124,7 +118,6 @@ TEST(Split, MoreRanksThanExpertsAreRefused) {
 
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.why().id, "plan.experts");
-  EXPECT_NE(refused.why().remedy.find("32"), std::string::npos);
 }
 
 TEST(Split, ExpertParallelCoversAllRanksOrNone) {

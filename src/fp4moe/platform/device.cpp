@@ -168,6 +168,18 @@ Result<Capability> capability_from_gfx(std::string_view gfx) {
   return found;
 }
 
+namespace {
+
+// CPUs are described by what they compute, not by their makers' names.
+bool is_cpu_series(std::string_view plain) {
+  constexpr std::string_view kSeries[] = {"xeon",         "epyc",     "ryzen",
+                                          "threadripper", "graviton", "neoverse"};
+  return std::ranges::any_of(
+      kSeries, [&](std::string_view series) { return plain.find(series) != plain.npos; });
+}
+
+}  // namespace
+
 std::span<const DescribedDevice> described_devices() { return kDevices; }
 
 Result<Device> describe_device(std::string_view name) {
@@ -199,8 +211,9 @@ Result<Device> describe_device(std::string_view name) {
   const std::vector<std::string> known(names.begin(), names.end());
   return usage("device.unknown", "no device of this name is described")
       .expects("one of " + join(known, ", "), printable(name))
-      .try_this(near.empty() ? "describe it by its platform and capability instead"
-                             : "did you mean " + std::string(near) + "?");
+      .try_this(!near.empty()          ? "did you mean " + std::string(near) + "?"
+                : is_cpu_series(plain) ? "a CPU is one of cpu-avx2, cpu-avx512, cpu-amx and cpu-arm"
+                                       : "describe it by its platform and capability instead");
 }
 
 }  // namespace fp4moe::platform

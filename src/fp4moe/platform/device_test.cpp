@@ -133,6 +133,13 @@ TEST(DescribedDevices, AnUnknownNameIsRefusedWithAllNamesAndTheNearest) {
     EXPECT_NE(device.why().expected.find(row.name), std::string::npos) << row.name;
 }
 
+TEST(DescribedDevices, ACpusSeriesIsToldHowCpusAreDescribed) {
+  for (const std::string_view name : {"xeon", "AMD EPYC 9654", "Graviton3"})
+    EXPECT_EQ(describe_device(name).why().remedy,
+              "a CPU is one of cpu-avx2, cpu-avx512, cpu-amx and cpu-arm")
+        << name;
+}
+
 TEST(DescribedDevices, NothingIsSuggestedForAWordFarFromAllOfThem) {
   for (const std::string& name :
        {std::string("potato"), std::string(), std::string("nvidia"), std::string(100'000, 'h')}) {

@@ -1,7 +1,6 @@
 #include "fp4moe/runtime/answer.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/oracle/explain/remedy.hpp"
+#include "fp4moe/plan/other_splits.hpp"
 #include "fp4moe/plan/plan.hpp"
 
 namespace fp4moe::runtime {
@@ -24,9 +24,6 @@ using oracle::Policy;
 using oracle::Refusal;
 using oracle::Selection;
 using oracle::Verdict;
-
-// Up to how many ranks another split is looked for.
-constexpr int kMaxRanks = 64;
 
 std::optional<Error> load_error(const SelectionRequest& question, const oracle::Request& request,
                                 const Backend& backend) {
@@ -46,48 +43,10 @@ bool is_taken(const SelectionRequest& question, const Selection& selection) {
          !load_error(question, question.request, *selection.backend);
 }
 
-// Other arrangements of the same ranks, then other numbers of them.
-struct OtherSplit {
-  std::string says{};
-  std::vector<std::string> asks{};
-  Deployment deployment{};
-};
-
-std::vector<OtherSplit> other_splits(const Deployment& now) {
-  std::vector<OtherSplit> result;
-  const int ranks = now.tp_size * now.dp_size * now.pcp_size;
-  const auto add = [&](std::string says, std::vector<std::string> asks, auto&& change) {
-    result.push_back({std::move(says), std::move(asks), now});
-    change(result.back().deployment);
-  };
-  if (ranks > 1 && now.enable_expert_parallel)
-    add("leave --enable-expert-parallel out", {},
-        [](Deployment& d) { d.enable_expert_parallel = false; });
-  else if (ranks > 1)
-    add("--enable-expert-parallel", {"--ep"},
-        [](Deployment& d) { d.enable_expert_parallel = true; });
-  if (now.dp_size > 1) {
-    const int all = now.tp_size * now.dp_size;
-    add(fmt::format("--tensor-parallel-size {} --data-parallel-size 1", all),
-        {"--tp", std::to_string(all), "--dp", "1"}, [all](Deployment& d) {
-          d.tp_size = all;
-          d.dp_size = 1;
-        });
-  }
-  return result;
-}
-
-OtherSplit with_ranks(const Deployment& now, int ranks) {
-  OtherSplit result{
-      fmt::format("--tensor-parallel-size {}", ranks), {"--tp", std::to_string(ranks)}, now};
-  result.deployment.tp_size = ranks;
-  return result;
-}
-
 std::vector<Change> split_changes(const SelectionRequest& question) {
   std::vector<Change> changes;
   if (!question.deployment) return changes;
-  for (OtherSplit& other : other_splits(*question.deployment)) {
+  for (plan::OtherSplit& other : plan::other_arrangements(*question.deployment)) {
     SelectionRequest changed = question;
     deploy(other.deployment, changed);
     if (!*changed.split) continue;
@@ -102,35 +61,26 @@ std::vector<Change> split_changes(const SelectionRequest& question) {
 }
 
 // The backend that is taken and loads with another split; null: none.
-const Backend* taken_with(const SelectionRequest& question, const OtherSplit& other) {
+const Backend* taken_with(const SelectionRequest& question, const Deployment& other) {
   SelectionRequest changed = question;
-  deploy(other.deployment, changed);
+  deploy(other, changed);
   const Selection result = select(*changed.policy, changed.mode, changed.request);
   return is_taken(changed, result) ? result.backend : nullptr;
 }
 
-// Splits that load: the nearest numbers of ranks below and above, and whole experts instead.
 void add_splits(Answer& answer) {
   const SelectionRequest& question = answer.question;
   if (!question.deployment) return;
-  const Deployment& now = *question.deployment;
-  const auto add = [&](const OtherSplit& other) {
+  std::vector<const Backend*> backends;
+  const auto found = plan::other_splits(*question.deployment, [&](const Deployment& other) {
     const Backend* taken = taken_with(question, other);
-    if (taken != nullptr) answer.to_change.push_back({taken, {{other.says}, other.asks}});
+    if (taken != nullptr) backends.push_back(taken);
     return taken != nullptr;
-  };
-  // Attention heads are split, too, and their numbers are multiples of powers of two.
-  const int below = static_cast<int>(std::bit_floor(static_cast<unsigned>(now.tp_size) - 1));
-  const int above = static_cast<int>(std::bit_ceil(static_cast<unsigned>(now.tp_size) + 1));
-  for (int ranks = below; ranks >= 1; ranks /= 2)
-    if (add(with_ranks(now, ranks))) break;
-  for (int ranks = above; ranks <= kMaxRanks; ranks *= 2)
-    if (add(with_ranks(now, ranks))) break;
-  for (OtherSplit& other : other_splits(now)) {
-    const Backend* taken = taken_with(question, other);
-    if (taken != nullptr)
-      answer.to_change.push_back({taken, {{other.says}, other.asks, !other.asks.empty()}});
-  }
+  });
+  for (std::size_t i = 0; i < found.size(); ++i)
+    answer.to_change.push_back(
+        {backends[i], {{found[i].says}, found[i].asks, !found[i].asks.empty()}});
+  if (!found.empty()) answer.impossible->remedy = plan::advice(found);
 }
 
 // The type of the tokens may be all that is refused before.

@@ -131,7 +131,7 @@ Result<Done> ConvertedFolder::open_file(const FileRecord& record, const LayerRec
   if (!mapped)
     return invalid("converted.file", "a file of the folder cannot be opened")
         .in(path)
-        .expects(fmt::format("{} bytes", record.bytes), text(mapped.why()));
+        .expects(fmt::format("{} bytes", record.bytes), mapped.why().message);
   if (mapped->bytes().size() != record.bytes)
     return invalid("converted.file", "a file of the folder has another size")
         .in(path)

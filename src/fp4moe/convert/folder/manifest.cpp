@@ -234,7 +234,7 @@ std::string to_text(const Manifest& manifest) {
 
 Result<Manifest> manifest_from_text(std::string_view whole) {
   Result<Json> parsed = parse_json(whole);
-  if (!parsed) return bad_manifest("JSON", text(parsed.why()));
+  if (!parsed) return bad_manifest("JSON", parsed.why().message);
   Json& json = *parsed;
   std::string why;
   const Fields top(json, "the manifest", why);

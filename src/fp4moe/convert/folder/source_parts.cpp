@@ -188,7 +188,7 @@ Result<Done> check_stamps(const checkpoint::Checkpoint& checkpoint,
   };
   const auto now = stamps_of(checkpoint);
   if (!now && now.why().code == ErrorCode::failed)
-    return changed("", "the same files", text(now.why()));
+    return changed("", "the same files", now.why().message);
   if (!now) return now.why();
   for (std::size_t i = 0; i < stamps.size(); ++i) {
     const FileStamp &before = stamps[i], &after = (*now)[i];

@@ -89,7 +89,7 @@ Result<Done> check_companions(const ConvertedFolder& folder, VerifyReport& repor
           invalid("converted.file", "a file beside the tensors is missing or has another size")
               .in(path)
               .expects(fmt::format("{} bytes", record.bytes),
-                       file ? fmt::format("{} bytes", file->bytes().size()) : text(file.why())));
+                       file ? fmt::format("{} bytes", file->bytes().size()) : file.why().message));
       continue;
     }
     if (const Digest found = checksum_of(file->bytes()); found != record.checksum)

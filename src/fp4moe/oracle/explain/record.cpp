@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/oracle/capability_words.hpp"
 #include "fp4moe/oracle/layer_fields.hpp"
 
 namespace fp4moe::oracle {
@@ -164,6 +165,7 @@ Json to_json(const Record& record, const Verdict& verdict) {
           {"kind", experts.kind == Kind::monolithic ? "monolithic" : "modular"},
           {"token_format", name(experts.format)},
           {"activations", name(verdict.activation)},
+          {"activation_type", key_words(verdict.activation)},
           {"accepted", verdict.accepted()},
           {"refusals", std::move(refusals)},
           {"reference_reason",
@@ -202,6 +204,7 @@ Json quant_json(const QuantConfig& quant) {
   };
   return {{"scheme", name(quant.scheme)},
           {"activations", name(quant.activations)},
+          {"activation_type", key_words(quant.activations)},
           {"weights", quant.weight_type},
           {"made_of", std::move(formulas)},
           {"global_activation_scales", quant.global_activation_scales},
@@ -350,6 +353,7 @@ Json to_json(const Record& record) {
       {"monolithic", is_class ? Json(selection.experts->kind == Kind::monolithic) : Json()},
       {"activation_format", is_class ? Json(name(selection.experts->format)) : Json()},
       {"activations", name(selection.activation)},
+      {"activation_type", key_words(selection.activation)},
   };
   if (selection.outcome == Outcome::error) {
     result["error_type"] = name(selection.error);
