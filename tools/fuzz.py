@@ -4,11 +4,14 @@
   tools/fuzz.py build/fuzz --seconds 60            every target for so long, several at a time
   tools/fuzz.py build/fuzz-fast --seconds 60       the same without the address sanitizer: more executions (make fuzz-fast)
   tools/fuzz.py build/fuzz --executions 1e8        until so many executions are done in all
+  tools/fuzz.py build/fuzz-fast --minutes 8        for so long on all processors; fast targets get more of them than slow ones
+  tools/fuzz.py build/fuzz-fast --pack FILE.tar.gz programs, their libraries, corpora and this script, for a machine without a compiler:
+                                                   unpack it there, then fuzz/tools/fuzz.py fuzz/build --minutes 8
   tools/fuzz.py build/fuzz --merge                 finds into the corpus: only what adds coverage stays
   tools/fuzz.py build/fuzz --coverage              edges covered by the corpus, for each source file
   tools/fuzz.py build/fuzz-coverage --lines        lines covered by the corpus (preset fuzz-coverage)
 
-New inputs and findings go to BUILD/finds/TARGET; nothing else is written, but for --merge. Exit status 1: there were findings.
+New inputs and findings go to BUILD/finds/TARGET, what a process with findings said to BUILD/finds/logs; nothing else is written, but for --merge. Exit status 1: there were findings.
 """
 import argparse
 import json
@@ -19,9 +22,10 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,6 +56,7 @@ SOURCES = {
 class Tally:
     executions: int = 0
     seconds: float = 0.0
+    edges_before: int = 0  # of the corpus alone
     edges: int = 0
     new_inputs: int = 0
     findings: list = field(default_factory=list)
@@ -59,6 +64,7 @@ class Tally:
     def add(self, other: "Tally") -> None:
         self.executions += other.executions
         self.seconds += other.seconds
+        self.edges_before = self.edges_before or other.edges_before
         self.edges = max(self.edges, other.edges)
         self.new_inputs += other.new_inputs
         self.findings += other.findings
@@ -102,62 +108,133 @@ PROCESSORS = Processors()
 
 def numbers(output: str) -> Tally:
     stats = dict(re.findall(r"stat::(\w+):\s+(\d+)", output))
-    edges = re.findall(r"\bcov: (\d+)", output)
-    return Tally(int(stats.get("number_of_executed_units", 0)), 0.0, int(edges[-1]) if edges else 0,
-                 int(stats.get("new_units_added", 0)))
+    executed = re.findall(r"^#(\d+)", output, re.M)  # of a process that a finding ended
+    edges = [int(number) for number in re.findall(r"\bcov: (\d+)", output)]
+    first = re.search(r"\bINITED\s+cov: (\d+)", output)
+    return Tally(int(stats.get("number_of_executed_units", executed[-1] if executed else 0)), 0.0, int(first[1]) if first else 0,
+                 edges[-1] if edges else 0, int(stats.get("new_units_added", 0)))
+
+
+def environment(build: Path, folder: str) -> dict:
+    """Of a packed build: its own libraries."""
+    libraries = {"LD_LIBRARY_PATH": str(build / "lib")} if (build / "lib").is_dir() else {}
+    return {**os.environ, **libraries, "TMPDIR": folder}
 
 
 def run(name: str, program: Path, build: Path, seconds: int, seed: int) -> Tally:
     """One process of one target. Folders of commands are made in memory where there is any."""
     finds = build / "finds" / name
     finds.mkdir(parents=True, exist_ok=True)
-    before = set(finds.iterdir())
     shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
-    room = tempfile.mkdtemp(prefix="fp4moe_fuzz.", dir=shm)
+    folder = tempfile.mkdtemp(prefix="fp4moe_fuzz.", dir=shm)
     begin = time.monotonic()
     try:
         done = PROCESSORS.run([program, *options(finds, seconds, seed), finds, CORPUS / name], capture_output=True, text=True,
-                              errors="replace", env={**os.environ, "TMPDIR": room})
+                              errors="replace", env=environment(build, folder))
     finally:
-        shutil.rmtree(room, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     tally = numbers(done.stderr)
     tally.seconds = time.monotonic() - begin
-    tally.findings = [path for path in set(finds.iterdir()) - before if path.name.startswith(KINDS_OF_FINDING)]
+    # libFuzzer says where it has put the input.
+    written = map(Path, re.findall(r"Test unit written to (\S+)", done.stderr))
+    tally.findings = [path for path in written if path.name.startswith(KINDS_OF_FINDING)]
     if done.returncode != 0 and not tally.findings:
         tally.findings = [f"{name}: status {done.returncode}: {done.stderr[-400:]}"]
     if tally.findings:
-        (finds / "log").write_text(done.stderr)
+        logs = build / "finds/logs"
+        logs.mkdir(exist_ok=True)
+        (logs / f"{name}-{seed}").write_text(done.stderr)
     return tally
 
 
-def search(targets: dict, build: Path, jobs: int, seconds: int, executions: float, minutes: float) -> int:
-    """Rounds over all targets, until time or executions are spent; the first finding of a target ends it."""
-    end = time.monotonic() + 60 * minutes
-    first = 0  # of the targets that get more than one process where there are processors left
-    tallies = {name: Tally() for name in targets}
-    seed = int(time.time())
-    print(f"{len(targets)} targets, {jobs} at a time, {seconds} s each, seeds from {seed}")
-    while True:
-        live = [name for name in targets if not tallies[name].findings]
-        with ThreadPoolExecutor(jobs) as pool:
-            names = [live[(first + i) % len(live)] for i in range(max(jobs, len(live)))] if live else []
-            first += jobs - len(live)
-            tasks = [(name, pool.submit(run, name, targets[name], build, seconds, seed := seed + 1)) for name in names]
-            for name, task in tasks:
-                tallies[name].add(task.result())
-        total = sum(tally.executions for tally in tallies.values())
-        if total >= executions or not live or time.monotonic() > end:
-            break
-        print(f"{total:,} executions", flush=True)
-    print(f"{'target':<12} {'executions':>14} {'per second':>11} {'edges':>7} {'new inputs':>11}  findings")
-    for name, tally in tallies.items():
-        print(f"{name:<12} {tally.executions:>14,} {tally.executions / max(tally.seconds, 1e-9):>11,.0f} {tally.edges:>7} "
-              f"{tally.new_inputs:>11}  {len(tally.findings)}")
-    findings = [finding for tally in tallies.values() for finding in tally.findings]
-    print(f"{total:,} executions, {len(findings)} findings")
-    for finding in findings:
-        print(f"  {finding}")
-    return 1 if findings else 0
+class Search:
+    """Processes until time or executions are spent. Every target runs; then the next process is of the one that has had the
+    least time for what it does in it: fast parsers get more time than whole commands, in the ratio of the square roots of
+    their speeds. A target ends after so many findings."""
+
+    def __init__(self, targets: dict, build: Path, given: argparse.Namespace):
+        self.targets, self.build, self.given = targets, build, given
+        self.tallies = {name: Tally() for name in targets}
+        self.given_seconds = dict.fromkeys(targets, 0.0)  # processes that still run, too
+        self.seed = int(time.time())
+        self.lock = threading.Lock()
+        self.begin = time.monotonic()
+        self.is_once = not given.executions and math.isinf(given.minutes)
+        print(f"{len(targets)} targets, {given.jobs} at a time, {given.seconds} s each, seeds from {self.seed}", flush=True)
+
+    def weight(self, name: str) -> float:
+        tally = self.tallies[name]
+        return math.sqrt(max(tally.executions, 1) / max(tally.seconds, 1e-9)) if tally.seconds else 1e-3
+
+    def next(self) -> tuple | None:
+        """A target, seconds and a seed."""
+        with self.lock:
+            left = self.begin + 60 * self.given.minutes - time.monotonic()
+            live = [name for name in self.targets if len(self.tallies[name].findings) < self.given.findings]
+            fresh = [name for name in live if self.given_seconds[name] == 0]
+            if self.is_once:
+                live = fresh
+            elif self.given.executions and self.total() >= self.given.executions:
+                live = []
+            if left < 1 or not live:
+                return None
+            name = fresh[0] if fresh else min(live, key=lambda name: self.given_seconds[name] / self.weight(name))
+            seconds = max(1, int(min(self.given.seconds, left)))
+            self.given_seconds[name] += seconds
+            self.seed += 1
+            return name, seconds, self.seed
+
+    def total(self) -> int:
+        return sum(tally.executions for tally in self.tallies.values())
+
+    def work(self) -> None:
+        while (task := self.next()) is not None:
+            name, seconds, seed = task
+            tally = run(name, self.targets[name], self.build, seconds, seed)
+            with self.lock:
+                self.tallies[name].add(tally)
+                for finding in tally.findings:
+                    print(f"{name}: {finding}", flush=True)
+
+    def all(self) -> int:
+        workers = [threading.Thread(target=self.work) for _ in range(self.given.jobs)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        print(f"{'target':<12} {'executions':>14} {'per second':>11} {'edges before':>13} {'after':>7} {'new inputs':>11}  findings")
+        for name, tally in self.tallies.items():
+            print(f"{name:<12} {tally.executions:>14,} {tally.executions / max(tally.seconds, 1e-9):>11,.0f} {tally.edges_before:>13} "
+                  f"{tally.edges:>7} {tally.new_inputs:>11}  {len(tally.findings)}")
+        findings = [finding for tally in self.tallies.values() for finding in tally.findings]
+        print(f"{self.total():,} executions in {time.monotonic() - self.begin:,.0f} s, {len(findings)} findings")
+        return 1 if findings else 0
+
+
+def pack(targets: dict, build: Path, out: Path) -> int:
+    """What a machine without a compiler needs, without debug information; the C library is the machine's own."""
+    def ours(program: Path) -> list:
+        told = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+        if "not found" in told:
+            sys.exit(f"{program} lacks a library:\n{told}")
+        found = [Path(path) for path in re.findall(r"=> (/\S+)", told)]
+        return [path for path in found if not re.match(r"(libc|libm|libdl|libpthread|librt|ld-linux.*)\.so", path.name)]
+
+    def strip(path: Path, folder: str) -> Path:
+        small = Path(folder) / path.name
+        subprocess.run(["strip", "--strip-debug", "-o", small, path], check=True)
+        return small
+
+    libraries = {path.name: path for program in targets.values() for path in ours(program)}
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(out, "w:gz") as tar:
+        tar.add(__file__, "fuzz/tools/fuzz.py")
+        for name, program in targets.items():
+            tar.add(strip(program, folder), f"fuzz/build/tests/fuzz/{program.name}")
+            tar.add(CORPUS / name, f"fuzz/tests/fuzz/corpus/{name}")
+        for name, path in libraries.items():
+            tar.add(strip(path, folder), f"fuzz/build/lib/{name}")
+    print(f"{out}: {out.stat().st_size:,} bytes, {len(targets)} targets, {len(libraries)} libraries")
+    return 0
 
 
 def merge(targets: dict, build: Path) -> int:
@@ -221,9 +298,11 @@ def main() -> int:
     parser.add_argument("build", type=Path)
     parser.add_argument("--seconds", type=int, default=60, help="of one process of a target")
     parser.add_argument("--executions", type=float, default=0, help="go on until there are so many in all")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="with --executions: no further round after so many")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="go on for so long; with --executions: no longer")
+    parser.add_argument("--findings", type=int, default=1, help="a target ends after so many")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
     parser.add_argument("--only", action="append", default=[], metavar="TARGET")
+    parser.add_argument("--pack", type=Path, metavar="FILE.tar.gz")
     parser.add_argument("--merge", action="store_true")
     parser.add_argument("--coverage", action="store_true")
     parser.add_argument("--lines", action="store_true")
@@ -235,7 +314,9 @@ def main() -> int:
         return lines(targets)
     if given.coverage:
         return coverage(targets)
-    return search(targets, given.build.resolve(), given.jobs, given.seconds, given.executions, given.minutes)
+    if given.pack:
+        return pack(targets, given.build.resolve(), given.pack)
+    return Search(targets, given.build.resolve(), given).all()
 
 
 if __name__ == "__main__":

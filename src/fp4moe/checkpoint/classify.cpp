@@ -52,7 +52,8 @@ class Parts {
   std::optional<DType> other_projection() const {
     std::optional<DType> other;
     bool has_fp4 = false;
-    for (const auto& [projection, types] : weights_) {
+    for (const auto& [projection, found] : weights_) {
+      const auto& types = found;  // clang 14 captures no structured binding
       const bool any = std::any_of(kCodeTypes.begin(), kCodeTypes.end(),
                                    [&](DType type) { return types.contains(type); });
       has_fp4 = has_fp4 || any;

@@ -108,9 +108,11 @@ std::string_view text_of(const tensor::MappedFile& file) {
 // Files that are made here are not copied, but kept.
 Result<Done> plan_made(FolderPlan& plan) {
   const auto is_copied = [](const checkpoint::FileCopy& file) { return !is_made(file.name); };
-  const auto kept = std::ranges::stable_partition(plan.companions, is_copied);
-  plan.kept.assign(kept.begin(), kept.end());
-  plan.companions.erase(kept.begin(), kept.end());
+  // clang 14 has no std::ranges::stable_partition with libstdc++ 12.
+  const auto kept =
+      std::stable_partition(plan.companions.begin(), plan.companions.end(), is_copied);
+  plan.kept.assign(kept, plan.companions.end());
+  plan.companions.erase(kept, plan.companions.end());
   const auto config = std::ranges::find(plan.kept, kConfigName, &checkpoint::FileCopy::name);
   if (config == plan.kept.end()) return Done{};
   const Result<tensor::MappedFile> file = tensor::MappedFile::open(config->from);
