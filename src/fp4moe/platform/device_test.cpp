@@ -134,10 +134,12 @@ TEST(DescribedDevices, AnUnknownNameIsRefusedWithAllNamesAndTheNearest) {
 }
 
 TEST(DescribedDevices, ACpusSeriesIsToldHowCpusAreDescribed) {
-  for (const std::string_view name : {"xeon", "AMD EPYC 9654", "Graviton3"})
-    EXPECT_EQ(describe_device(name).why().remedy,
-              "a CPU is one of cpu-avx2, cpu-avx512, cpu-amx and cpu-arm")
+  for (const std::string_view name : {"xeon", "AMD EPYC 9654"}) {
+    const Result<Device> device = describe_device(name);
+    ASSERT_FALSE(device) << name;
+    EXPECT_EQ(device.why().remedy, "a CPU is one of cpu-avx2, cpu-avx512, cpu-amx and cpu-arm")
         << name;
+  }
 }
 
 TEST(DescribedDevices, NothingIsSuggestedForAWordFarFromAllOfThem) {
