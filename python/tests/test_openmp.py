@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -10,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import synth
 
-if importlib.util.find_spec("torch") is None:
-    pytest.skip("needs torch", allow_module_level=True)
+pytest.importorskip("torch")
+
+from conftest import synth  # noqa: E402
 
 # What every case begins with: a layer of two threads, tokens, and the threads of this process.
 BEGIN = """
