@@ -1,6 +1,7 @@
 // Converting as a user meets it: killed at any moment and resumed, within limited memory.
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -17,6 +18,7 @@ namespace convert_test {
 
 namespace fs = std::filesystem;
 using convert::testing::expect_same_files;
+using convert::testing::recipe_of;
 using end_to_end::Child;
 using end_to_end::run;
 using tensor::testing::TemporaryFolder;
@@ -127,6 +129,68 @@ TEST(ConvertMemory, StaysWithinWhatIsAllowedWhateverTheThreads) {
   Child refused({"convert", source, "--layout", "marlin.mxfp4", "--pad-hidden", "3072",
                  "--max-memory", "64MB", "-o", out});
   EXPECT_EQ(refused.status(), 6);
+}
+
+// A file of one BF16 tensor that is no expert's, none of its bytes on the disk.
+void make_sparse(const std::string& path, std::uint64_t bytes) {
+  std::string header = R"({"vision.embedding.weight":{"dtype":"BF16","shape":[)" +
+                       std::to_string(bytes / 2) + R"(],"data_offsets":[0,)" +
+                       std::to_string(bytes) + "]}}";
+  header.append((8 - header.size() % 8) % 8, ' ');
+  const std::uint64_t length = header.size();  // little-endian, as every machine we run on
+  std::string front(sizeof length, '\0');
+  std::memcpy(front.data(), &length, sizeof length);
+  tensor::testing::write_text(path, front + header);
+  fs::resize_file(path, front.size() + header.size() + bytes);
+}
+
+// Claims of terabytes cost nothing to whoever makes such a file.
+TEST(SparseFiles, AreReadInLittleMemory) {
+  const TemporaryFolder folder;
+  const std::string source = folder / "source", out = folder / "out";
+  ASSERT_NO_FATAL_FAILURE(make_model(source, "2", "1"));
+  make_sparse(source + "/sparse.safetensors", std::uint64_t{1} << 40);
+  const std::vector<std::vector<std::string>> lines{
+      {"inspect", source},
+      {"lint", source, "--deep"},
+      {"plan", source},
+      {"run", source, "--tokens", "2"},
+      {"convert", source, "--layout", "marlin.mxfp4", "--experts-only", "--threads", "2",
+       "--max-memory", std::to_string(128 * kMiB), "-o", out},
+      {"verify", out, "--deep"}};
+  for (const std::vector<std::string>& words : lines) {
+    Child child(words);
+    EXPECT_EQ(child.status(), 0) << words.front();
+    EXPECT_LE(child.peak_bytes(), 192 * kMiB) << words.front();
+  }
+}
+
+// The tensor and the file beside it go through as they are: into a converted folder, back, and into
+// another dialect.
+TEST(SparseFiles, AreCopiedWithinTheMemoryThatThePlanTells) {
+  const TemporaryFolder folder;
+  const std::string source = folder / "source", out = folder / "out";
+  ASSERT_NO_FATAL_FAILURE(make_model(source, "2", "1"));
+  make_sparse(source + "/sparse.safetensors", std::uint64_t{1} << 30);
+  tensor::testing::write_text(source + "/notes.txt", "");
+  fs::resize_file(source + "/notes.txt", std::uint64_t{1} << 29);
+  const auto checkpoint = checkpoint::Checkpoint::open(source);
+  ASSERT_TRUE(checkpoint);
+  const auto plan = convert::plan_folder(*checkpoint, source, recipe_of("marlin.mxfp4"));
+  ASSERT_TRUE(plan);
+  const std::uint64_t bound = convert::memory_of(*plan, 2);
+  ASSERT_LT(bound, 128 * kMiB);
+  const std::vector<std::vector<std::string>> lines{
+      {"convert", source, "--layout", "marlin.mxfp4", "--threads", "2", "--max-memory",
+       std::to_string(bound), "-o", out},
+      {"verify", out, "--deep", "--source", source, "--threads", "2"},
+      {"unconvert", out, "-o", folder / "back", "--threads", "2"},
+      {"transcode", source, "--to", "quark", "-o", folder / "quark", "--threads", "2"}};
+  for (const std::vector<std::string>& words : lines) {
+    Child child(words);
+    EXPECT_EQ(child.status(), 0) << words.front();
+    EXPECT_LE(child.peak_bytes(), bound) << words.front();
+  }
 }
 
 }  // namespace convert_test

@@ -8,6 +8,8 @@
 #include <xxhash.h>
 
 #include "fp4moe/base/checked.hpp"
+#include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/tensor/files/atomic_file.hpp"
 
 namespace fp4moe::convert {
 
@@ -81,10 +83,30 @@ void PieceDigests::put(std::size_t number, std::span<const std::byte> piece) {
 
 Digest PieceDigests::whole() const { return digest_of(std::as_bytes(std::span(digests_))); }
 
-Digest checksum_of(std::span<const std::byte> bytes, std::uint64_t piece_bytes) {
+Digest checksum_of(std::span<const std::byte> bytes, std::uint64_t piece_bytes,
+                   const tensor::MappedFile* source) {
   PieceDigests digests(bytes.size(), piece_bytes);
-  for (std::size_t i = 0; i < digests.count(); ++i)
-    digests.put(i, bytes.subspan(digests.begin(i), digests.size(i)));
+  for (std::size_t i = 0; i < digests.count(); ++i) {
+    const auto piece = bytes.subspan(digests.begin(i), digests.size(i));
+    digests.put(i, piece);
+    if (source != nullptr) source->drop(piece);
+  }
+  return digests.whole();
+}
+
+Result<Digest> write_with_checksum(const std::string& path, std::span<const std::byte> bytes,
+                                   const tensor::MappedFile* source) {
+  Result<tensor::AtomicFile> to = tensor::AtomicFile::create(path, bytes.size());
+  if (!to) return to.why();
+  PieceDigests digests(bytes.size(), kPieceBytes);
+  for (std::size_t i = 0; i < digests.count(); ++i) {
+    if (Result<Done> go_on = check_interrupt(); !go_on) return go_on.why();
+    const auto piece = bytes.subspan(digests.begin(i), digests.size(i));
+    digests.put(i, piece);
+    if (Result<Done> written = to->write(digests.begin(i), piece); !written) return written.why();
+    if (source != nullptr) source->drop(piece);
+  }
+  if (Result<Done> named = to->commit(); !named) return named.why();
   return digests.whole();
 }
 

@@ -16,6 +16,9 @@
 #include <string_view>
 #include <vector>
 
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/tensor/files/mapped_file.hpp"
+
 namespace fp4moe::convert {
 
 using Digest = std::array<std::uint8_t, 16>;
@@ -64,7 +67,12 @@ class PieceDigests {
   std::vector<Digest> digests_{};
 };
 
-// The checksum of bytes that lie in one place.
-Digest checksum_of(std::span<const std::byte> bytes, std::uint64_t piece_bytes = kPieceBytes);
+// The checksum of bytes that lie in one place. `source`: the mapping that they lie in, whose pages
+// are let go.
+Digest checksum_of(std::span<const std::byte> bytes, std::uint64_t piece_bytes = kPieceBytes,
+                   const tensor::MappedFile* source = nullptr);
+// Writes a file in pieces; the checksum of what it holds. `source`: as above.
+Result<Digest> write_with_checksum(const std::string& path, std::span<const std::byte> bytes,
+                                   const tensor::MappedFile* source);
 
 }  // namespace fp4moe::convert

@@ -31,6 +31,21 @@ bool is_equal(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
+// The same of large tensors, whose pages are let go.
+bool is_equal_in_pieces(std::span<const std::byte> a, const tensor::MappedFile& of_a,
+                        std::span<const std::byte> b, const tensor::MappedFile& of_b) {
+  if (a.size() != b.size()) return false;
+  for (std::uint64_t at = 0; at < a.size(); at += kPieceBytes) {
+    const std::uint64_t count = std::min<std::uint64_t>(kPieceBytes, a.size() - at);
+    const auto left = a.subspan(at, count), right = b.subspan(at, count);
+    const bool equal = is_equal(left, right);
+    of_a.drop(left);
+    of_b.drop(right);
+    if (!equal) return false;
+  }
+  return true;
+}
+
 class Comparison {
  public:
   Comparison(const ConvertedFolder& folder, const checkpoint::Checkpoint& checkpoint,
@@ -240,12 +255,9 @@ class Comparison {
       if (!file.name.starts_with("others-")) continue;
       const auto place = folder_.find(file.name, tensor.entry.name);
       if (!place) continue;
-      const auto bytes = folder_.bytes(place->file, place->tensor);
-      const auto source = checkpoint_.store().bytes(tensor);
-      const bool equal = is_equal(source, bytes);
-      checkpoint_.store().drop(tensor, source);
-      folder_.mapped(place->file).drop(bytes);
-      return equal;
+      return is_equal_in_pieces(folder_.bytes(place->file, place->tensor),
+                                folder_.mapped(place->file), checkpoint_.store().bytes(tensor),
+                                checkpoint_.store().files()[tensor.file]);
     }
     return false;
   }

@@ -162,7 +162,8 @@ Result<std::optional<FileRecord>> FolderWriter::find_at_sibling(const PlannedOth
       return true;
     if (Result<Done> go_on = check_interrupt(); !go_on) return go_on.why();
     const std::span<const std::byte> bytes = store.bytes(tensor);
-    const bool is_same = checksum_of(bytes, record.piece_bytes) == record.checksum;
+    const tensor::MappedFile& mapped = store.files()[tensor.file];
+    const bool is_same = checksum_of(bytes, record.piece_bytes, &mapped) == record.checksum;
     store.drop(tensor, bytes);
     return !is_same;
   };
@@ -321,18 +322,9 @@ Result<Done> FolderWriter::write_layer(PlannedLayer& layer, Journal& journal) {
 // `source`: the mapping that the bytes lie in, whose pages are let go.
 Result<Done> FolderWriter::add_companion(const std::string& name, std::span<const std::byte> bytes,
                                          const tensor::MappedFile* source) {
-  Result<tensor::AtomicFile> to = tensor::AtomicFile::create(path(name), bytes.size());
-  if (!to) return to.why();
-  PieceDigests digests(bytes.size(), kPieceBytes);
-  for (std::size_t i = 0; i < digests.count(); ++i) {
-    const auto piece = bytes.subspan(digests.begin(i), digests.size(i));
-    digests.put(i, piece);
-    if (Result<Done> written = to->write(digests.begin(i), piece); !written) return written;
-    if (source != nullptr) source->drop(piece);
-  }
-  if (Result<Done> named = to->commit(); !named) return named;
-  plan_.manifest.companions.push_back(
-      {.name = name, .bytes = bytes.size(), .checksum = digests.whole()});
+  const Result<Digest> checksum = write_with_checksum(path(name), bytes, source);
+  if (!checksum) return checksum.why();
+  plan_.manifest.companions.push_back({.name = name, .bytes = bytes.size(), .checksum = *checksum});
   return Done{};
 }
 

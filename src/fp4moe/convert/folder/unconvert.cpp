@@ -98,8 +98,9 @@ Result<std::span<const std::byte>> sound_bytes(const ConvertedFolder& folder,
   const FileRecord& file = folder.manifest().files[place.file];
   const TensorRecord& tensor = file.tensors[place.tensor];
   const std::span<const std::byte> bytes = folder.bytes(place.file, place.tensor);
-  const bool is_sound = checksum_of(bytes, tensor.piece_bytes) == tensor.checksum;
-  folder.mapped(place.file).drop(bytes);
+  const tensor::MappedFile& mapped = folder.mapped(place.file);
+  const bool is_sound = checksum_of(bytes, tensor.piece_bytes, &mapped) == tensor.checksum;
+  mapped.drop(bytes);
   if (!is_sound) return damaged(folder, file.name, tensor.name);
   return bytes;
 }
@@ -165,12 +166,11 @@ class Restorer {
       const std::string from = fmt::format("{}/{}", first().path(), record.name);
       const Result<tensor::MappedFile> file = tensor::MappedFile::open(from);
       if (!file) return file.why();
-      if (file->bytes().size() != record.bytes || checksum_of(file->bytes()) != record.checksum)
-        return damaged(first(), record.name, "");
-      if (Result<Done> done =
-              tensor::write_file(fmt::format("{}/{}", staging_, record.name), file->bytes());
-          !done)
-        return done;
+      if (file->bytes().size() != record.bytes) return damaged(first(), record.name, "");
+      const auto checksum =
+          write_with_checksum(fmt::format("{}/{}", staging_, record.name), file->bytes(), &*file);
+      if (!checksum) return checksum.why();
+      if (*checksum != record.checksum) return damaged(first(), record.name, "");
     }
     return Done{};
   }
@@ -373,9 +373,10 @@ class Restorer {
       return done;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       const TensorRecord& tensor = folder.manifest().files[file].tensors[t];
-      const Digest found = tensors[t].expert_bytes == 0
-                               ? checksum_of(folder.bytes(file, t), tensor.piece_bytes)
-                               : digests[t].whole();
+      const Digest found =
+          tensors[t].expert_bytes == 0
+              ? checksum_of(folder.bytes(file, t), tensor.piece_bytes, &folder.mapped(file))
+              : digests[t].whole();
       if (found != tensor.checksum) return damaged(folder, record.file, tensor.name);
     }
     return content.whole() == record.content ? Done{} : inexact(folder, record);

@@ -92,7 +92,8 @@ Result<Done> check_companions(const ConvertedFolder& folder, VerifyReport& repor
                        file ? fmt::format("{} bytes", file->bytes().size()) : file.why().message));
       continue;
     }
-    if (const Digest found = checksum_of(file->bytes()); found != record.checksum)
+    if (const Digest found = checksum_of(file->bytes(), kPieceBytes, &*file);
+        found != record.checksum)
       report.add(wrong_checksum(path, record.checksum, found));
   }
   return Done{};
