@@ -11,7 +11,7 @@
   tools/fuzz.py build/fuzz --coverage              edges covered by the corpus, for each source file
   tools/fuzz.py build/fuzz-coverage --lines        lines covered by the corpus (preset fuzz-coverage)
 
-New inputs and findings go to BUILD/finds/TARGET, what a process with findings said to BUILD/finds/logs; nothing else is written, but for --merge. Exit status 1: there were findings.
+New inputs go to BUILD/finds/TARGET, findings to BUILD/finds/findings/TARGET, what their processes said to BUILD/finds/logs; nothing else is written, but for --merge. Exit status 1: there were findings.
 """
 import argparse
 import json
@@ -78,10 +78,10 @@ def programs(build: Path, only: list) -> dict:
     return {name: path for name, path in found.items() if not only or name in only}
 
 
-def options(finds: Path, seconds: int, seed: int) -> list:
-    # No other process adds to its folders: they are read once.
+def options(findings: Path, seconds: int, seed: int) -> list:
+    # No other process adds to its folders: they are read once. Findings lie elsewhere: read again, one would end every process.
     return [f"-max_total_time={seconds}", f"-seed={seed}", "-rss_limit_mb=4096", "-timeout=60", "-print_final_stats=1", "-print_funcs=0",
-            "-reload=0", f"-artifact_prefix={finds}/"]
+            "-reload=0", f"-artifact_prefix={findings}/"]
 
 
 class Processors:
@@ -116,20 +116,28 @@ def numbers(output: str) -> Tally:
 
 
 def environment(build: Path, folder: str) -> dict:
-    """Of a packed build: its own libraries."""
+    """Of a packed build: its own libraries. Python packages that are installed here are not looked through again and again: the
+    python3 on PATH is that of an environment without any."""
+    empty = Path(folder) / "python"
+    (empty / "bin").mkdir(parents=True)
+    (empty / "pyvenv.cfg").write_text("include-system-site-packages = false\n")
+    (empty / "bin/python3").write_text("")
+    (empty / "bin/python3").chmod(0o755)
     libraries = {"LD_LIBRARY_PATH": str(build / "lib")} if (build / "lib").is_dir() else {}
-    return {**os.environ, **libraries, "TMPDIR": folder}
+    others = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")}
+    return {**others, **libraries, "TMPDIR": folder, "PATH": f"{empty}/bin:{others.get('PATH', '')}"}
 
 
 def run(name: str, program: Path, build: Path, seconds: int, seed: int) -> Tally:
     """One process of one target. Folders of commands are made in memory where there is any."""
-    finds = build / "finds" / name
+    finds, findings = build / "finds" / name, build / "finds/findings" / name
     finds.mkdir(parents=True, exist_ok=True)
+    findings.mkdir(parents=True, exist_ok=True)
     shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
     folder = tempfile.mkdtemp(prefix="fp4moe_fuzz.", dir=shm)
     begin = time.monotonic()
     try:
-        done = PROCESSORS.run([program, *options(finds, seconds, seed), finds, CORPUS / name], capture_output=True, text=True,
+        done = PROCESSORS.run([program, *options(findings, seconds, seed), finds, CORPUS / name], capture_output=True, text=True,
                               errors="replace", env=environment(build, folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -355,9 +355,7 @@ Result<GgufTokenizer> gguf_tokenizer(const TokenizerJson& tokenizer,
   if (tokenizer.has_byte_fallback || decoder.find("\"ByteLevel\"") == decoder.npos)
     return without_vocabulary("tokenizer.json holds BPE that is not byte-level (SentencePiece's)");
   if (tokenizer.merges.empty())
-    return invalid("vocabulary.malformed", "the tokenizer cannot be read")
-        .at("model.merges")
-        .expects("at least one", "none");
+    return without_vocabulary("tokenizer.json holds BPE without merges");
   return TokenizerWriter(tokenizer, context).write();
 }
 

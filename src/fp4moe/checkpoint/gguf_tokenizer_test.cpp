@@ -165,10 +165,10 @@ TEST(GgufTokenizer, TakesTheNameOfTheFamilyWhereTwoHaveOneSplit) {
   EXPECT_FALSE(value<bool>(*silent, "tokenizer.ggml.add_bos_token"));
 }
 
-TEST(GgufTokenizer, LeavesTheVocabularyOutThatIsNotByteLevel) {
+TEST(GgufTokenizer, LeavesTheVocabularyOutThatIsNotByteLevelOrHasNoMerges) {
   for (const Parts& parts :
        {Parts{.model = R"("type": "Unigram")"}, Parts{.decoder = R"({"type": "Metaspace"})"},
-        Parts{.model = R"("type": "BPE", "byte_fallback": true)"},
+        Parts{.model = R"("type": "BPE", "byte_fallback": true)"}, Parts{.merges = "[]"},
         Parts{.vocab = R"([["a", 0.5]])", .model = R"("type": "Unigram")"}}) {
     const auto tokenizer = fields_of(parts);
     ASSERT_TRUE(tokenizer) << text(tokenizer.why());
@@ -213,11 +213,14 @@ TEST(GgufTokenizer, RefusesDamagedFiles) {
                              Parts{.merges = R"([1])"},
                              Parts{.merges = R"(["ab"])"},
                              Parts{.merges = R"(["a b c"])"},
+                             Parts{.merges = R"(["  ab"])"},
+                             Parts{.merges = R"([" a b"])"},
+                             Parts{.merges = R"([["", "b"]])"},
+                             Parts{.merges = R"([["a", ""]])"},
                              Parts{.merges = R"([["a"]])"},
                              Parts{.merges = R"([["a", 1]])"},
                              Parts{.merges = R"([["a", ["b"]]])"},
                              Parts{.merges = "[{}]"},
-                             Parts{.merges = "[]"},
                              Parts{.added = "{}"},
                              Parts{.added = "[1]"},
                              Parts{.added = R"([{"content": "x"}])"},

@@ -127,13 +127,15 @@ class TokenizerReader final : public JsonEvents {
     if (is_in(3, "model", "merges")) {
       if (!value.is_string()) return fail("model.merges", "texts or pairs", value.type_name());
       const std::string& text = value.string();
-      const std::size_t blank = text.find(' ', 1);
-      if (blank == text.npos || blank + 1 == text.size() || text.find(' ', blank + 1) != text.npos)
+      const std::size_t blank = text.find(' ');
+      if (blank == 0 || blank == text.npos || blank + 1 == text.size() ||
+          text.find(' ', blank + 1) != text.npos)
         return fail("model.merges", "two parts and a blank between them", text);
       return add_merge(std::move(value.string()));
     }
     if (is_in(4, "model", "merges")) {
       if (!value.is_string()) return fail("model.merges", "pairs of texts", value.type_name());
+      if (value.string().empty()) return fail("model.merges", "pairs of texts", "an empty text");
       if (pair_size_++ == 1) pair_ += ' ';
       for (const char c : value.string())
         if (c == ' ')
