@@ -279,6 +279,7 @@ class _Plan(TypedDict):
     layers: int
     split: PlanSplit
     no_choice: str | None
+    nearest_miss: str | None
     backends: list[PlanBackend]
     wire: list[PlanWire]
     splits_that_fit: list[str]

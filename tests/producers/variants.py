@@ -153,7 +153,7 @@ def of_files_and_counts() -> Iterator[Variant]:
     for name, changes, what in (
         ("no-num_experts", {"num_experts": ABSENT}, read),
         ("more-experts", {"num_experts": 8}, refusal("layer.missing_expert", "4-7")),
-        ("fewer-experts", {"num_experts": 2}, refusal("config.mismatch", "number of experts")),
+        ("fewer-experts", {"num_experts": 2}, refusal("layer.extra_expert", "beyond the last")),
         ("infinity", {"time_step_limit": [0.0, float("inf")]}, read),
         ("lists", {"num_experts": [EXPERTS, EXPERTS], "moe_intermediate_size": [INTERMEDIATE], "num_experts_per_tok": [2, 2]}, read),
         ("lists-that-differ", {"moe_intermediate_size": [INTERMEDIATE, 32]}, read),

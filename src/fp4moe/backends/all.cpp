@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include <fmt/format.h>
+
 #include "fp4moe/backends/families.hpp"
 #include "fp4moe/backends/policies.hpp"
 #include "fp4moe/base/text.hpp"
@@ -98,6 +100,29 @@ std::string vllm_word(std::string_view version) {
   return std::string(kVllmPrefix) + std::string(version);
 }
 
+namespace {
+
+bool is_date(std::string_view word) {
+  constexpr std::string_view kForm = "dddd-dd-dd";
+  return std::ranges::equal(word, kForm, [](char c, char form) {
+    return form == 'd' ? c >= '0' && c <= '9' : c == form;
+  });
+}
+
+// Of a day for which there is no policy: the newest before it, else the first one.
+std::string policy_before(std::string_view day, oracle::WeightFormat format) {
+  std::string_view best, first;
+  for (const oracle::Policy& policy : policies()) {
+    if (policy.format != format || !is_date(policy.name)) continue;
+    if (policy.name < day && policy.name > best) best = policy.name;
+    if (first.empty() || policy.name < first) first = policy.name;
+  }
+  return best.empty() ? fmt::format("--policy {} is the first", first)
+                      : fmt::format("--policy {} is the newest before that day", best);
+}
+
+}  // namespace
+
 Result<const oracle::Policy*> require_policy(std::string_view word, oracle::WeightFormat format,
                                              Entry entry) {
   const Result<PolicyChoice> choice = choose_policy(word, format, entry);
@@ -123,7 +148,8 @@ Result<PolicyChoice> choose_policy(std::string_view name, oracle::WeightFormat f
   return usage("policy.unknown",
                "no such policy for " + std::string(formats::name(format)) + " weights")
       .expects("one of " + known, "'" + printable(name) + "'")
-      .try_this("leave --policy out to use " + std::string(kNative));
+      .try_this(is_date(name) ? policy_before(name, format)
+                              : "leave --policy out to use " + std::string(kNative));
 }
 
 }  // namespace fp4moe::backends

@@ -138,6 +138,16 @@ TEST(Policies, AnUnknownNameListsTheOthers) {
   EXPECT_NE(missing.why().expected.find("2026-04-24"), std::string::npos);
 }
 
+TEST(Policies, ADayWithoutOneIsToldTheNewestBeforeIt) {
+  const auto remedy = [](std::string_view day) {
+    return require_policy(day, oracle::WeightFormat::mxfp4).why().remedy;
+  };
+  EXPECT_EQ(remedy("2026-06-01"), "--policy 2026-04-24 is the newest before that day");
+  EXPECT_EQ(remedy("2030-01-01"), "--policy 2026-08-22 is the newest before that day");
+  EXPECT_EQ(remedy("2025-01-01"), "--policy 2026-03-20 is the first");
+  EXPECT_EQ(remedy("june"), "leave --policy out to use native");
+}
+
 TEST(Policies, RowsOfOneNameFormatAndEraAreUnique) {
   std::set<std::string> seen;
   for (const oracle::Backend* row : all_rows())

@@ -150,6 +150,29 @@ class LayerBuilder {
     return invalid(id, message).in(store_.path(tensor)).at(tensor.entry.name);
   }
 
+  // Experts that the configuration does not count. They are left out of what follows, so that what
+  // they lack is not reported, too.
+  void refuse_extra(std::vector<std::uint64_t>& numbers) {
+    const std::uint64_t said = into_.facts.model.experts.value_or(0);
+    const auto first = std::ranges::lower_bound(numbers, said);
+    if (said == 0 || first == numbers.end()) return;
+    const auto item = std::ranges::find_if(
+        named_.tensors, [&](const NamedTensor& tensor) { return tensor.name.expert == *first; });
+    const auto count = numbers.end() - first;
+    into_.add(
+        at(*item->tensor, "layer.extra_expert", "the layer holds experts beyond the last")
+            .expects(
+                said == 1 ? "expert 0 alone, as the configuration says"
+                          : fmt::format("experts 0 to {}, as the configuration says", said - 1),
+                count == 1 ? fmt::format("expert {}", *first)
+                           : fmt::format("{} more, from {} to {}", count, *first, numbers.back()))
+            .try_this("Use the config.json that came with these tensors, or export the "
+                      "checkpoint again"));
+    if (first == numbers.begin()) return;  // none is left
+    first_extra_ = said;
+    numbers.erase(first, numbers.end());
+  }
+
   // How many experts there are, and which are missing. Claimed numbers never size memory: the
   // lists grow with the tensors that exist.
   void count_experts() {
@@ -169,6 +192,7 @@ class LayerBuilder {
                                                 : RowOrder::halves;
     std::size_t entries = 1;
     if (per_expert() && !numbers.empty()) {
+      refuse_extra(numbers);
       const std::uint64_t named = numbers.back() + 1;
       const std::uint64_t claimed = into_.facts.model.experts.value_or(named);
       if (numbers.size() < std::max(named, claimed)) {
@@ -212,6 +236,7 @@ class LayerBuilder {
       return;
     }
     const std::uint64_t entry = item.name.expert.value_or(0);
+    if (first_extra_ && entry >= *first_extra_) return;  // reported
     if (entry >= layer_.up.size()) {
       into_.extras.push_back(item.tensor);
       return;
@@ -478,6 +503,7 @@ class LayerBuilder {
   const tensor::Store& store_;
   Survey& into_;
   LayerTensors layer_{};
+  std::optional<std::uint64_t> first_extra_{};  // the first expert that is none
   std::set<std::tuple<StoredProjection, std::uint64_t, TensorPart>> refused_{};
 };
 

@@ -61,7 +61,7 @@ class Checkpoint {
  public:
   // Opens a file, a folder or an index. Errors: dialect.unknown, dialect.ambiguous, dialect.mixed,
   // dialect.contradiction, dialect.unquantized, dialect.unsupported, dialect.converted (what
-  // fp4moe convert wrote), layer.missing_expert,
+  // fp4moe convert wrote), layer.missing_expert, layer.extra_expert,
   // layer.duplicate, tensor.missing, tensor.shape, tensor.dtype, tensor.duplicate, config.*, and
   // those of the files.
   static Result<Checkpoint> open(const std::string& path);

@@ -306,6 +306,30 @@ TEST(Checkpoint, NamesMissingExperts) {
   EXPECT_NE(last.found.find("missing 9-11"), std::string::npos) << last.found;
 }
 
+TEST(Checkpoint, NamesExpertsBeyondTheLast) {
+  Model model = small(WeightFormat::nvfp4);
+  model.experts = 9;
+  const Error why = refused(tensors_of(model, modelopt()), R"({"num_experts": 8})");
+  EXPECT_EQ(why.id, "layer.extra_expert");
+  EXPECT_EQ(why.code, ErrorCode::invalid_input);
+  EXPECT_NE(why.tensor.find("experts.8."), std::string::npos) << why.tensor;
+  EXPECT_EQ(why.expected, "experts 0 to 7, as the configuration says");
+  EXPECT_EQ(why.found, "expert 8");
+  EXPECT_FALSE(why.path.empty() || why.remedy.empty());
+  EXPECT_EQ(refused(tensors_of(model, modelopt()), R"({"num_experts": 6})").found,
+            "3 more, from 6 to 8");
+  // A part of one, and a number that no computer counts to.
+  for (const std::string number : {"9", "18446744073709551616"}) {
+    Tensors tensors = tensors_of(model, modelopt());
+    FileTensor more = tensors.front();
+    const std::size_t at = more.name.find("experts.");
+    ASSERT_NE(at, std::string::npos) << more.name;
+    more.name.replace(at + 8, more.name.find('.', at + 8) - at - 8, number);
+    tensors.push_back(more);
+    EXPECT_EQ(refused(tensors, R"({"num_experts": 9})").id, "layer.extra_expert") << number;
+  }
+}
+
 TEST(Checkpoint, DoesNotAllocateByClaimedNumbers) {
   Tensors tensors = tensors_of(small(WeightFormat::nvfp4), modelopt());
   for (FileTensor& tensor : tensors) {
@@ -323,6 +347,7 @@ TEST(Checkpoint, RefusesSizesThatTheConfigurationDenies) {
   for (const std::string_view config :
        {R"({"hidden_size": 128})", R"({"moe_intermediate_size": 32})", R"({"num_experts": 1})"}) {
     for (const bool fused : {false, true}) {
+      if (!fused && config.find("num_experts") != config.npos) continue;  // extra experts
       const Error why = refused(fused ? tensors_of(small(WeightFormat::mxfp4), gpt_oss())
                                       : tensors_of(small(WeightFormat::nvfp4), modelopt()),
                                 config);

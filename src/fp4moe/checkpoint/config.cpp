@@ -170,6 +170,7 @@ Result<ModelFacts> parse_config(const Json& config) {
     auto claim = claim_from(*quantization, model.model_type, expert_dtype);
     if (!claim) return claim.why();
     claim->source = "config.json";
+    if (claim->dialect == Dialect::quark) facts.model.quark_input = claim->input;
     facts.claims.push_back(std::move(*claim));
   }
   return facts;
@@ -200,6 +201,7 @@ Result<ModelFacts> facts_from_gguf(std::span<const tensor::GgufField> fields) {
     auto facts = parse_config(kept);
     if (!facts) return Error(facts.why()).at(kGgufConfigKey);
     facts->claims.clear();  // of the dialect it was
+    facts->model.quark_input.reset();
     return facts;
   }
   ModelFacts facts{.has_config = true};

@@ -17,6 +17,9 @@
 
 namespace fp4moe::checkpoint {
 
+// How quantized experts take their input, as Quark's configuration says.
+enum class ExpertInput : std::uint8_t { unquantized, fp8_static, mxfp4, other };
+
 // What config.json (or GGUF metadata) says and a reader needs; absent fields were not given.
 struct ModelConfig {
   std::string model_type{};
@@ -29,6 +32,7 @@ struct ModelConfig {
   std::optional<double> routed_scale{};
   std::optional<bool> renormalizes{};
   std::string scoring{};
+  std::optional<ExpertInput> quark_input{};  // absent: somebody else quantized the experts
 };
 
 // The modules a quantizer left alone: names, names with * and ?, and compressed-tensors' regular
@@ -73,8 +77,9 @@ struct ClaimedScheme {
 struct QuantClaim {
   std::string source{};  // "config.json"
   std::string fact{};    // `quant_method "compressed-tensors", format "nvfp4-pack-quantized"`
-  std::optional<Dialect> dialect{};      // absent: the method is none of ours
-  std::optional<WeightFormat> format{};  // absent: it does not say
+  std::optional<Dialect> dialect{};              // absent: the method is none of ours
+  std::optional<WeightFormat> format{};          // absent: it does not say
+  ExpertInput input = ExpertInput::unquantized;  // of FP4 experts, where Quark says it
   Exclusions excluded{};
   std::vector<ClaimedScheme> schemes{};  // the first that names a module holds
   // Modules whose activations are rotated when the model runs.

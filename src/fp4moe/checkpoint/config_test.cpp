@@ -160,6 +160,30 @@ INSTANTIATE_TEST_SUITE_P(
         ClaimCase{R"({"quant_method": "fp8", "expert_dtype": "fp4"})", Dialect::deepseek_v4, kMx},
         ClaimCase{R"({"quant_method": "awq", "bits": 4})", kNone, kNone}));
 
+TEST(Config, SaysWhatQuarkMakesOfTheExpertsInput) {
+  const auto input = [](const std::string& config) {
+    return parsed(R"({"quantization_config": {"quant_method": "quark", )" + config + "}}")
+        .model.quark_input;
+  };
+  const std::string weight = R"("weight": {"dtype": "fp4", "group_size": 32})";
+  const auto global = [&](const std::string& more) {
+    return input(R"("global_quant_config": {)" + weight + more + "}");
+  };
+  EXPECT_EQ(global(""), ExpertInput::unquantized);
+  EXPECT_EQ(global(R"(, "input_tensors": null)"), ExpertInput::unquantized);
+  EXPECT_EQ(global(R"(, "input_tensors": {"dtype": "fp4", "group_size": 32, "is_dynamic": true})"),
+            ExpertInput::mxfp4);
+  const std::string fp8 = R"({"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": )";
+  EXPECT_EQ(global(R"(, "input_tensors": )" + fp8 + "false}"), ExpertInput::fp8_static);
+  EXPECT_EQ(global(R"(, "input_tensors": )" + fp8 + "true}"), ExpertInput::other);
+  // By layer: that of the layers with FP4.
+  EXPECT_EQ(input(R"("global_quant_config": {"weight": {"dtype": "fp8_e4m3"}, "input_tensors": )" +
+                  fp8 + R"(false}}, "layer_quant_config": {"*.experts.*": {)" + weight + "}}"),
+            ExpertInput::unquantized);
+  EXPECT_EQ(parsed(R"({"quantization_config": {"quant_method": "mxfp4"}})").model.quark_input,
+            std::nullopt);
+}
+
 TEST(Config, KnowsDeepseekV4ByItsModelType) {
   const ModelFacts facts =
       parsed(R"({"model_type": "deepseek_v4", "quantization_config": {"quant_method": "fp8"}})");

@@ -45,6 +45,13 @@ std::optional<std::uint64_t> whole_number(std::string_view digits) {
   return value;
 }
 
+// An absurd number is still an expert's, beyond every last one.
+std::optional<std::uint64_t> expert_number(std::string_view digits) {
+  if (!digits.empty() && std::ranges::all_of(digits, is_digit))
+    return whole_number(digits).value_or(999'999'999);
+  return std::nullopt;
+}
+
 // Where the last component of `prefix` that is a number begins, and its length.
 std::pair<std::size_t, std::size_t> last_number(std::string_view prefix) {
   std::size_t end = prefix.size();
@@ -94,7 +101,7 @@ std::optional<ExpertName> parse_expert_name(std::string_view name) {
     parsed.prefix = name.substr(0, after - kWord);
     std::string_view rest = name.substr(after);
     if (const std::size_t dot = rest.find('.'); dot != kNone) {
-      parsed.expert = whole_number(rest.substr(0, dot));
+      parsed.expert = expert_number(rest.substr(0, dot));
       if (parsed.expert) rest.remove_prefix(dot + 1);
     }
     if (!take_projection(kHuggingFaceWords, rest, parsed)) return std::nullopt;

@@ -78,7 +78,10 @@ TEST(ExpertName, LeavesSharedExpertsAndOtherTensorsAlone) {
 }
 
 TEST(ExpertName, DoesNotBelieveHugeNumbers) {
-  EXPECT_FALSE(parse_expert_name("model.layers.3.mlp.experts.18446744073709551616.w1.weight"));
+  const auto absurd =
+      parse_expert_name("model.layers.3.mlp.experts.18446744073709551616.w1.weight");
+  ASSERT_TRUE(absurd);  // an expert's, beyond every last one
+  EXPECT_EQ(absurd->expert, 999'999'999u);
   EXPECT_TRUE(mentions_experts("model.layers.3.mlp.experts.18446744073709551616.w1.weight"));
   EXPECT_FALSE(mentions_experts("model.layers.3.mlp.shared_experts.up_proj.weight"));
 }

@@ -336,15 +336,40 @@ Result<std::vector<QuarkLevel>> quark_levels(const Json& config) {
   return levels;
 }
 
+// What the experts' input becomes before a gemm.
+Result<ExpertInput> quark_input(const Json& config) {
+  Fields fields(config);
+  const Json* inputs = fields.find("input_tensors");
+  if (inputs != nullptr && inputs->is_array() && !inputs->empty()) inputs = &(*inputs)[0];
+  if (inputs == nullptr || inputs->is_null() || inputs->is_array()) return ExpertInput::unquantized;
+  const auto level = quark_level(*inputs);
+  if (!level) return level.why();
+  if (quark_scheme({*level}).format == WeightFormat::mxfp4) return ExpertInput::mxfp4;
+  const bool is_fp8 =
+      level->dtype == "fp8_e4m3" && (level->qscheme.empty() || level->qscheme == "per_tensor");
+  if (is_fp8 && !is_true(*inputs, "is_dynamic")) return ExpertInput::fp8_static;
+  return ExpertInput::other;
+}
+
 Result<QuantClaim> quark_claim(Fields& fields) {
   QuantClaim claim;
   CommonFormat common;
+  const auto add = [&](const Fp4Scheme& scheme, const Json& config) -> Result<Done> {
+    // The first FP4 scheme, which is the experts'.
+    if (scheme.is_fp4() && !common.has_fp4()) {
+      const auto input = quark_input(config);
+      if (!input) return input.why();
+      claim.input = *input;
+    }
+    common.add(scheme);
+    return Done{};
+  };
   if (const Json* layers = fields.object("layer_quant_config")) {
     for (const auto& [pattern, layer] : layers->items()) {
       const auto levels = quark_levels(layer);
       if (!levels) return levels.why();
       const Fp4Scheme scheme = quark_scheme(*levels);
-      common.add(scheme);
+      if (const auto done = add(scheme, layer); !done) return done.why();
       Fields said_of(layer);
       ClaimedScheme said{.unread = scheme.unread,
                          .inputs = claimed_inputs(said_of.find("input_tensors"), "is_dynamic")};
@@ -360,7 +385,7 @@ Result<QuantClaim> quark_claim(Fields& fields) {
     if (!levels) return levels.why();
     if (!levels->empty()) dtype = (*levels)[0].dtype;
     const Fp4Scheme scheme = quark_scheme(*levels);
-    common.add(scheme);
+    if (const auto done = add(scheme, *global); !done) return done.why();
     is_fp4 = scheme.is_fp4();
     claim.schemes.push_back({.is_default = true, .unread = scheme.unread});
   }

@@ -12,6 +12,7 @@
 #include "fp4moe/runtime/answer.hpp"
 #include "fp4moe/runtime/choice.hpp"
 #include "support/command_line.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::cli {
 namespace agreement_test {
@@ -134,6 +135,44 @@ TEST(Agreement, OfExplainPlanConvertAndRunForEveryDevicePolicyAndModel) {
         }
   EXPECT_EQ(asked, backends::policies().size() * checkpoint::models().size() *
                        platform::described_devices().size() * 3);
+}
+
+// Models that others quantized, by their config.json: Quark's MXFP4 goes through gpt-oss's entry with
+// a request of its own.
+TEST(Agreement, OfExplainPlanAndRunForModelsOfQuark) {
+  const tensor::testing::TemporaryFolder folder;
+  const std::string path = folder / "config.json";
+  for (const std::string input :
+       {"null", R"({"dtype": "fp4", "group_size": 32, "is_dynamic": true})",
+        R"({"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": false})"}) {
+    tensor::testing::write_text(path, R"({"model_type": "qwen3_moe", "num_experts": 128,
+      "num_experts_per_tok": 8, "hidden_size": 2048, "moe_intermediate_size": 768,
+      "num_hidden_layers": 48, "quantization_config": {"quant_method": "quark",
+      "global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32},
+      "input_tensors": )" + input + "}}}");
+    for (const oracle::Policy& policy : backends::policies()) {
+      if (policy.format != formats::WeightFormat::mxfp4) continue;
+      for (const platform::DescribedDevice& part : platform::described_devices())
+        for (const std::uint64_t tp : {1u, 7u}) {
+          SelectionOptions options;
+          options.device = part.name;
+          options.policy = policy.name;
+          options.model = path;
+          options.tp = tp;
+          Result<runtime::SelectionRequest> question = runtime::resolve(options);
+          ASSERT_TRUE(question) << text(question.why());
+          const std::string what =
+              std::string(part.name) + " " + std::string(policy.name) + " " + input;
+          expect_plan_agrees(runtime::answer(*std::move(question)), what);
+        }
+    }
+  }
+  const testing::Outcome mi355x =
+      testing::run({"explain", path, "--device", "mi355x", "--vllm", "0.33.0", "--json"});
+  const auto record = parse_json(mi355x.out);
+  ASSERT_TRUE(record) << mi355x.err;
+  EXPECT_EQ((*record)["policy"], "vllm-0.33.0");
+  EXPECT_EQ((*record)["layer"]["activation_quant"], "fp8_static_tensor");
 }
 
 // A column of the matrix in the words of explain.

@@ -99,7 +99,8 @@ void print_header(const Io& io, const Plan& result) {
   for (const std::string& note : result.model.notes) io.out << "note: " << note << "\n";
   for (const std::string& note : result.split.notes) io.out << "note: " << note << "\n";
   if (!result.no_choice.empty())
-    io.out << "note: no backend is chosen: " << result.no_choice << "\n";
+    io.out << "note: no backend is chosen: "
+           << (result.nearest_miss.empty() ? result.no_choice : result.nearest_miss) << "\n";
 }
 
 std::string sizes_text(const Plan& result, const BackendPlan& backend) {
@@ -208,8 +209,7 @@ Result<int> run_plan(const PlanOptions& options, const Io& io) {
   if (!model) return model.why();
   const auto word = runtime::policy_word(options.question.policy, options.question.vllm);
   if (!word) return word.why();
-  const auto chosen =
-      backends::choose_policy(*word, model->shape.format, backends::entry_of(model->family));
+  const auto chosen = backends::choose_policy(*word, model->shape.format, plan::entry_of(*model));
   if (!chosen) return chosen.why();
   auto device = resolve_device(options.question, chosen->policy);
   if (!device) return device.why();

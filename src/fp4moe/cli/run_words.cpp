@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/shell_word.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/error_text.hpp"
@@ -60,12 +61,11 @@ void print_next(const Command& command, const OptionSet& set, const Io& io) {
     io.out << "Next: the same without --dry-run\n";
     return;
   }
-  io.out << "Next: "
-         << fmt::format(fmt::runtime(command.next),
-                        fmt::arg("PATH", word(given_text(set, is_path, "PATH"))),
-                        fmt::arg("OUT", word(out)),
-                        fmt::arg("RANK", word(rank_folders(out).front())))
-         << "\n";
+  const std::string next = fmt::format(
+      fmt::runtime(command.next), fmt::arg("PATH", word(given_text(set, is_path, "PATH"))),
+      fmt::arg("OUT", word(out)), fmt::arg("RANK", word(rank_folders(out).front())));
+  constexpr std::size_t kIndent = 6;
+  io.out << wrapped("Next: " + next, io.columns, kIndent) << "\n";
 }
 
 }  // namespace

@@ -75,6 +75,7 @@ Json to_json(const Plan& plan) {
       {"experts_most", plan.split.max_experts},
       {"experts_least", plan.split.experts_least}};
   json["no_choice"] = plan.no_choice.empty() ? Json() : Json(plan.no_choice);
+  json["nearest_miss"] = plan.nearest_miss.empty() ? Json() : Json(plan.nearest_miss);
   json["backends"] = Json::array();
   for (const BackendPlan& backend : plan.backends) json["backends"].push_back(to_json(backend));
   json["wire"] = Json::array();

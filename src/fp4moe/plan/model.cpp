@@ -122,6 +122,22 @@ Result<Model> model_from_facts(const std::string& path, const checkpoint::ModelF
 
 }  // namespace
 
+backends::Entry entry_of(const Model& model) {
+  return model.quark_input ? backends::Entry::gpt_oss : backends::entry_of(model.family);
+}
+
+oracle::Layer layer_for(const Model& model, oracle::PolicyDate policy_date) {
+  oracle::Layer layer = model.layer;
+  const bool asks =
+      policy_date == oracle::PolicyDate::august_22 || policy_date == oracle::PolicyDate::vllm_033;
+  if (!asks || !model.quark_input) return layer;
+  if (*model.quark_input == checkpoint::ExpertInput::fp8_static)
+    layer.activation_key = oracle::ActivationKey::fp8_static_tensor;
+  if (*model.quark_input == checkpoint::ExpertInput::mxfp4)
+    layer.activation_key = oracle::ActivationKey::mxfp4;
+  return layer;
+}
+
 Model model_from_row(const ModelRow& row, std::optional<checkpoint::WeightFormat> format) {
   Model model{.name = std::string(row.name),
               .family = std::string(row.model_type),
@@ -151,6 +167,7 @@ Model model_of_layer(const checkpoint::ModelConfig& config, const MoeShape& shap
   Model model = model_of_shape(shape, rule, config.top_k);
   model.family = config.model_type;
   model.layer.swiglu_limit = config.swiglu_limit;
+  if (shape.format == checkpoint::WeightFormat::mxfp4) model.quark_input = config.quark_input;
   if (const ModelRow* row = family_of(config)) {
     model.family = row->model_type;
     use_family(*row, model.layer);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "fp4moe/backends/all.hpp"
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/checkpoint/config.hpp"
 #include "fp4moe/checkpoint/models.hpp"
@@ -24,8 +25,17 @@ struct Model {
   checkpoint::SplitRule rule = checkpoint::SplitRule::equal;
   oracle::BufferNames names = oracle::BufferNames::modelopt;
   oracle::Layer layer{};  // of one rank without parallelism
+  // Where Quark quantized the experts to MXFP4: what it says of their input.
+  std::optional<checkpoint::ExpertInput> quark_input{};
   std::vector<std::string> notes{};
 };
+
+// Which of vLLM's entries such a model goes through: gpt-oss's, which Quark's method asks, too, or
+// that of all other MXFP4 models.
+backends::Entry entry_of(const Model& model);
+
+// The layer as that entry is asked about it: Quark's method says how the input is quantized.
+oracle::Layer layer_for(const Model& model, oracle::PolicyDate policy_date);
 
 Model model_from_row(const checkpoint::ModelRow& row,
                      std::optional<checkpoint::WeightFormat> format);

@@ -175,6 +175,29 @@ TEST(Model, ConfigurationsWithoutExpertsOrWithoutFp4AreRefusedInASentence) {
   EXPECT_EQ(nowhere.why().code, ErrorCode::failed);
 }
 
+// Quark's method asks vLLM's first entry, with the activations that its configuration names.
+TEST(Model, QuarksMxfp4GoesThroughGptOssEntry) {
+  const auto quark = [](std::optional<checkpoint::ExpertInput> input) {
+    const checkpoint::ModelConfig config{.model_type = "qwen3_moe", .quark_input = input};
+    return model_of_layer(config, {.format = checkpoint::WeightFormat::mxfp4, .experts = 8},
+                          checkpoint::SplitRule::equal);
+  };
+  using checkpoint::ExpertInput;
+  using oracle::ActivationKey;
+  using oracle::PolicyDate;
+  EXPECT_EQ(entry_of(quark(std::nullopt)), backends::Entry::generic);
+  for (const auto& [input, key] : {std::pair{ExpertInput::unquantized, ActivationKey::none},
+                                   {ExpertInput::fp8_static, ActivationKey::fp8_static_tensor},
+                                   {ExpertInput::mxfp4, ActivationKey::mxfp4},
+                                   {ExpertInput::other, ActivationKey::none}}) {
+    const Model model = quark(input);
+    EXPECT_EQ(entry_of(model), backends::Entry::gpt_oss);
+    EXPECT_EQ(layer_for(model, PolicyDate::vllm_033).activation_key, key);
+    EXPECT_EQ(layer_for(model, PolicyDate::august_22).activation_key, key);
+    EXPECT_EQ(layer_for(model, PolicyDate::native).activation_key, ActivationKey::none);
+  }
+}
+
 TEST(Model, AFormatThatIsAskedForStandsInWhereTheConfigurationNamesNone) {
   const TemporaryFolder folder;
   const auto model = model_from_path(config_in(folder, ""), checkpoint::WeightFormat::nvfp4);

@@ -18,7 +18,7 @@ using oracle::Sizes;
 
 oracle::Request request_of(const PlanRequest& asked, const Split& split) {
   oracle::Request request{.device = asked.device, .environment = asked.environment};
-  request.layer = asked.model.layer;
+  request.layer = layer_for(asked.model, asked.policy->policy_date);
   request.layer.parallel = split.parallel;
   request.layer.num_local_experts = split.max_experts;
   request.layer.intermediate = split.divided;
@@ -115,6 +115,20 @@ void select(const oracle::Record& record, BackendPlan& result) {
   } else if (!row->would_run()) {
     result.refused = oracle::decisive_reason(record.request, *row->nearest);
   }
+}
+
+// Of the kernels that the policy tried, the one with the fewest refusals on this platform.
+std::string nearest_miss(const oracle::Record& record) {
+  const oracle::Verdict* best = nullptr;
+  for (const oracle::Verdict& verdict : record.selection.evaluated) {
+    const bool is_elsewhere = std::ranges::any_of(
+        verdict.refusals,
+        [](const oracle::Refusal& refusal) { return refusal.reason == oracle::Reason::platform; });
+    if (is_elsewhere || verdict.refusals.empty()) continue;
+    if (best == nullptr || verdict.refusals.size() < best->refusals.size()) best = &verdict;
+  }
+  if (best == nullptr) return {};
+  return fmt::format("{}: {}", best->backend->name, oracle::decisive_reason(record.request, *best));
 }
 
 // vLLM may refuse the deployment before it asks which backend.
@@ -233,9 +247,11 @@ Result<Plan> make_plan(const PlanRequest& request) {
   plan.wire = plan_wire(request.model, plan.split, request.policy->policy_date);
   const oracle::Record record =
       oracle::make_record(*request.policy, request.mode, request_of(request, plan.split));
-  if (record.selection.outcome != oracle::Outcome::selected)
+  if (record.selection.outcome != oracle::Outcome::selected) {
     plan.no_choice = record.selection.message.empty() ? "nothing here computes this layer"
                                                       : record.selection.message;
+    plan.nearest_miss = nearest_miss(record);
+  }
   const std::optional<Error> before = refused_before(record);
   for (const Backend* backend : request.policy->backends) {
     if (backend->family == "none") continue;

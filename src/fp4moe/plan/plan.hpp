@@ -44,7 +44,8 @@ struct Plan {
   platform::Device device{};
   const oracle::Policy* policy = nullptr;
   oracle::Mode mode{};
-  std::string no_choice{};              // why the policy selects nothing
+  std::string no_choice{};              // why the policy selects nothing, in its own words
+  std::string nearest_miss{};           // then: the nearest backend and what it lacks; may be empty
   std::vector<BackendPlan> backends{};  // the chosen one first, then as the policy tries them
   std::vector<WireRow> wire{};          // of one layer, between ranks
   std::vector<std::string> that_fit{};  // other splits on which the chosen one fits, if it does not

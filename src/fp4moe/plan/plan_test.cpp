@@ -157,6 +157,13 @@ TEST(Plan, APolicyWithoutAChoiceStillPlans) {
 
   ASSERT_TRUE(plan);
   EXPECT_FALSE(plan->no_choice.empty());
+  EXPECT_EQ(plan->nearest_miss, "");  // nothing of that day is for CPUs
+  const auto close = make_plan(request("gpt-oss-120b", "cpu-avx512", "vllm-0.33.0"));
+  ASSERT_TRUE(close);
+  EXPECT_FALSE(close->no_choice.empty());
+  EXPECT_NE(close->nearest_miss.find("CPU: needs an x86 CPU with "), std::string::npos)
+      << close->nearest_miss;
+  EXPECT_LT(close->nearest_miss.size(), 200u);
   EXPECT_FALSE(plan->backends.empty());
 }
 

@@ -55,7 +55,8 @@ Result<Choice> select_for(const plan::Model& model, const checkpoint::Slice& sli
       return choice;
     }
   return error(ErrorCode::no_backend, "choice.backend", "the policy selects no backend here")
-      .expects("a backend that computes the model on this device", result->no_choice)
+      .expects("a backend that computes the model on this device",
+               result->nearest_miss.empty() ? result->no_choice : result->nearest_miss)
       .try_this("name one: --backend NAME, or a layout: --layout ID");
 }
 
@@ -111,8 +112,8 @@ Result<Choice> find_backend(std::string_view name, std::string_view policy,
 
 Result<Choice> choose(const plan::Model& model, const checkpoint::Slice& slice,
                       const BackendRequest& backend_request) {
-  const auto found = backends::choose_policy(backend_request.policy, model.shape.format,
-                                             backends::entry_of(model.family));
+  const auto found =
+      backends::choose_policy(backend_request.policy, model.shape.format, plan::entry_of(model));
   if (!found) return found.why();
   const Policy& policy = *found->policy;
   const bool is_named = backend_request.backend != "auto" && !backend_request.backend.empty();

@@ -253,9 +253,10 @@ void follow_fields(const Layer& before, const Layer& after, SelectionRequest& qu
   question.model.layer.intermediate = shape.intermediate;
 }
 
-// A layer without a family is gpt-oss's, as its defaults are.
-backends::Entry entry_of(const plan::Model& model) {
-  return model.family.empty() ? backends::Entry::gpt_oss : backends::entry_of(model.family);
+// A layer of single fields is gpt-oss's, as its defaults are.
+backends::Entry asked_entry(const plan::Model& model) {
+  const bool is_layer = model.name.empty() && model.family.empty();
+  return is_layer ? backends::Entry::gpt_oss : plan::entry_of(model);
 }
 
 const oracle::Policy* entry_for(const plan::Model& model, oracle::PolicyDate policy_date) {
@@ -264,13 +265,19 @@ const oracle::Policy* entry_for(const plan::Model& model, oracle::PolicyDate pol
     if (policy.format != model.shape.format || policy.policy_date != policy_date) continue;
     (policy.is_generic ? other : first) = &policy;
   }
-  const bool wants_other = first == nullptr || entry_of(model) == backends::Entry::generic;
+  const bool wants_other = first == nullptr || asked_entry(model) == backends::Entry::generic;
   return other != nullptr && wants_other ? other : first;
 }
 
 // Release 0.33.0 does not ask its oracle about MXFP4 of compressed-tensors.
 void note_own_way(SelectionRequest& question) {
   const plan::Model& model = question.model;
+  const oracle::ActivationKey asked =
+      plan::layer_for(model, question.policy->policy_date).activation_key;
+  if (model.quark_input && asked != oracle::ActivationKey::none)
+    question.notes.push_back(fmt::format(
+        "Quark's configuration asks for activations {}: --activation-quant changes that",
+        oracle::name(asked)));
   if (model.names == oracle::BufferNames::compressed_tensors &&
       model.shape.format == oracle::WeightFormat::mxfp4 &&
       question.policy->policy_date == oracle::PolicyDate::vllm_033)
@@ -290,7 +297,7 @@ Result<Done> use_policy(const SelectionOptions& options, SelectionRequest& quest
   if (!word) return word.why();
   Result<backends::PolicyChoice> chosen =
       backends::choose_policy(word->empty() ? backends::kNative : std::string_view(*word),
-                              question.model.shape.format, entry_of(question.model));
+                              question.model.shape.format, asked_entry(question.model));
   if (!chosen) return chosen.why();
   question.policy = chosen->policy;
   question.release = std::move(chosen->release);
@@ -327,10 +334,13 @@ Result<Done> use_layer(const SelectionOptions& options, SelectionRequest& questi
       deployment_of(options, question.policy->policy_date, question.notes);
   if (!deployment) return deployment.why();
   const bool has_model = !question.model.name.empty();
-  if (has_model)
+  if (has_model) {
+    layer.activation_key =
+        plan::layer_for(question.model, question.policy->policy_date).activation_key;
     deploy(*deployment, question);
-  else
+  } else {
     layer.parallel = oracle::derive(*deployment);
+  }
   if (!has_model && question.model.shape.format == oracle::WeightFormat::nvfp4)
     layer.activation_key = oracle::ActivationKey::nvfp4;
   const Layer before = layer;
@@ -422,7 +432,7 @@ void deploy(const oracle::Deployment& deployment, SelectionRequest& question) {
 }
 
 const oracle::Policy& newest_vllm(const plan::Model& model) {
-  return backends::newest_vllm_policy(model.shape.format, entry_of(model));
+  return backends::newest_vllm_policy(model.shape.format, asked_entry(model));
 }
 
 Result<plan::Model> find_model(const std::string& name_or_path, std::string_view format) {

@@ -213,8 +213,9 @@ std::optional<std::uint64_t> lost_layer(const tensor::Store& store, const LayerT
 void check_layers(const tensor::Store& store, const Survey& found, const LintReport& report,
                   Collector& into) {
   // Missing experts were reported; the shape they leave is no news.
-  const bool complete =
-      !report.counts.contains("layer.missing_expert") && !report.counts.contains("config.mismatch");
+  const bool complete = !report.counts.contains("layer.missing_expert") &&
+                        !report.counts.contains("layer.extra_expert") &&
+                        !report.counts.contains("config.mismatch");
   std::uint64_t step = 0;
   for (std::size_t i = 1; i < found.layers.size(); ++i) {
     const LayerTensors &before = found.layers[i - 1], &layer = found.layers[i];
