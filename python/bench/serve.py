@@ -88,6 +88,7 @@ def make(folder: Path, name: str, layers: int) -> None:
     import fp4moe
     import transformers
 
+    folder.mkdir(parents=True)
     shape = SHAPES[name]
     vocabulary = shape.config["vocab_size"] * layers // shape.layers // 64 * 64
     words = {**shape.config, "num_hidden_layers": layers, "vocab_size": vocabulary}
@@ -104,13 +105,15 @@ def make(folder: Path, name: str, layers: int) -> None:
         document = json.loads((path / "config.json").read_text())
         if "quantization_config" in made:
             document["quantization_config"] = made["quantization_config"]
+        plain = add_others(path, shape, words)
+        if "ignore" in document.get("quantization_config", {}):
+            document["quantization_config"]["ignore"] = plain
         (path / "config.json").write_text(json.dumps(document, indent=1))
-        add_others(path, shape, words)
     fp4moe.transcode(folder / "fp4", to="gguf", out=folder / "model.gguf")
 
 
-def add_others(path: Path, shape: Shape, words: dict[str, Any]) -> None:
-    """Everything but the experts, with random values, and an index of all files."""
+def add_others(path: Path, shape: Shape, words: dict[str, Any]) -> list[str]:
+    """Everything but the experts, with random values, and an index of all files; its linear layers."""
     import torch
     from safetensors import safe_open
     from safetensors.torch import save_file
@@ -155,6 +158,8 @@ def add_others(path: Path, shape: Shape, words: dict[str, Any]) -> None:
             places.update(dict.fromkeys(opened.keys(), file.name))
     index = {"metadata": {"total_size": total}, "weight_map": places}
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    names = [name.removesuffix(".weight") for name, each in others.items() if each.dim() == 2]
+    return sorted(name for name in names if "embed" not in name)
 
 
 # -- One measurement, in a process of its own -------------------------------------------------------

@@ -63,14 +63,14 @@ def memory(process: int) -> tuple[int, int]:
     return sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0), sizes.get("VmRSS", 0)
 
 
-def load(engine: str, path: str) -> None:
+def load(engine: str, path: str, dtype: str) -> None:
     """Load, give one token, and say when each was done. The child's part."""
     begin = time.perf_counter()
     if engine == "vllm":
         from vllm import LLM, SamplingParams
 
         imported = time.perf_counter()
-        options: dict[str, Any] = {"dtype": "float32", "enforce_eager": True, "max_model_len": 64}
+        options: dict[str, Any] = {"dtype": dtype, "enforce_eager": True, "max_model_len": 64}
         model = LLM(path, skip_tokenizer_init=True, kv_cache_memory_bytes=1 << 26, **options)
         loaded = time.perf_counter()
         prompt: Any = {"prompt_token_ids": [1, 2, 3]}
@@ -84,7 +84,7 @@ def load(engine: str, path: str) -> None:
 
         register()
         imported = time.perf_counter()
-        way = {"experts_implementation": "fp4moe", "dtype": torch.float32}
+        way = {"experts_implementation": "fp4moe", "dtype": getattr(torch, dtype)}
         model = AutoModelForCausalLM.from_pretrained(path, **way)
         loaded = time.perf_counter()
         with torch.no_grad():
@@ -94,10 +94,11 @@ def load(engine: str, path: str) -> None:
     print("RESULT " + json.dumps({**times, "token": answer}), flush=True)
 
 
-def measure(engine: str, path: Path) -> dict[str, Any]:
+def measure(engine: str, path: Path, dtype: str) -> dict[str, Any]:
     """One load in a process of its own."""
-    words = [sys.executable, __file__, "--engine", engine, "--load", str(path)]
-    quiet = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+    words = [sys.executable, __file__, "--engine", engine, "--dtype", dtype]
+    words += ["--load", str(path)]
+    quiet = {"FP4MOE_VLLM": "always", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
     child = subprocess.Popen(
         words, stdout=subprocess.PIPE, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1", **quiet}
     )
@@ -131,11 +132,12 @@ def main() -> None:
     parser.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
     parser.add_argument("--layers", type=int, default=15)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dtype", default="bfloat16", help="float32 on a CPU without BF16")
     parser.add_argument("--files", type=Path, help="where the files are, or are made and stay")
     parser.add_argument("--load", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.load:
-        load(given.engine, given.load)
+        load(given.engine, given.load, given.dtype)
         return
     with tempfile.TemporaryDirectory() as place:
         folder = given.files or Path(place)
@@ -145,7 +147,7 @@ def main() -> None:
         runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
         for _ in range(given.rounds):
             for kind in KINDS:
-                runs[kind].append(measure(given.engine, paths[kind]))
+                runs[kind].append(measure(given.engine, paths[kind], given.dtype))
         tokens = {str(run["token"]) for each in runs.values() for run in each}
         assert len(tokens) == 1, f"the kinds give different tokens: {tokens}"
         words = [word for word in runs["folder"][0] if word != "token"]

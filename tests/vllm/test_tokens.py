@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import generate
+from conftest import always, generate, has_bf16
 
 EAGER = {"enforce_eager": True}
 INSIDE = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # fewer processes that import vLLM
@@ -30,7 +30,8 @@ def spawned() -> dict[str, str]:
     """Variables for two workers, each on a processor of its own."""
     first, second = sorted(os.sched_getaffinity(0))[:2]
     bind = f"{first}|{second}"  # by itself, vLLM wants a NUMA node for each rank
-    return {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_CPU_OMP_THREADS_BIND": bind, **INSIDE}
+    ways = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_CPU_OMP_THREADS_BIND": bind}
+    return {**ways, **INSIDE, **always()}
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,27 @@ def served(models: Path, cache: Path) -> dict[tuple[str, str], Any]:
 def test_tokens_are_the_witness(served, kind):
     assert served[kind, "fp4"] == served[KINDS[kind], "witness"]
     assert len({token for line in served[kind, "fp4"] for token in line}) > 8  # not one word
+
+
+@pytest.mark.skipif(not has_bf16(), reason="vLLM's wheel has no BF16 kernels for this CPU")
+def test_in_bf16_tokens_are_the_witness_but_for_ties(models, cache):
+    """Roundings of BF16 decide between tokens that are almost equally likely, and the rest differs then."""
+    pairs = [(kind, which) for kind in ("gpt-oss", "qwen3-nvfp4") for which in ("fp4", "witness")]
+    tasks = [task(models, *pair, **EAGER, dtype="bfloat16") for pair in pairs]
+    tokens = generate(cache, tasks, **INSIDE)
+    compared = 0
+    for ours in (0, 2):
+        for line, exact in enumerate(tokens[ours + 1]):
+            found = tokens[ours][line]
+            for at, (one, other) in enumerate(zip(found, exact)):
+                likely = [generate.likely[which][line][at] for which in (ours, ours + 1)]
+                compared += 1
+                if one != other:
+                    gap = likely[1][str(other)] - likely[1].get(str(one), -100.0)
+                    assert gap < 0.1, (pairs[ours], line, at, likely)
+                    break
+                assert abs(likely[0][str(one)] - likely[1][str(one)]) < 0.1
+    assert compared > 32
 
 
 def test_the_log_says_once_who_computes_and_why(served):
@@ -96,4 +118,5 @@ def test_a_folder_needs_the_plug_in(models, cache):
 
 def test_off_leaves_vllm_as_it_is(models, cache):
     with pytest.raises(AssertionError, match="No MXFP4 MoE backend supports"):
-        generate(cache, [task(models, "gpt-oss", "fp4", **EAGER)], FP4MOE_VLLM="off", **INSIDE)
+        tasks = [task(models, "gpt-oss", "fp4", **EAGER, dtype="bfloat16")]
+        generate(cache, tasks, FP4MOE_VLLM="off", **INSIDE)
