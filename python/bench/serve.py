@@ -293,7 +293,8 @@ def versions() -> dict[str, str]:
 def cpu() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    name = names[0] if names else platform.machine()
+    return f"{name} with AMX" if any(" amx_tile" in line for line in lines) else name
 
 
 def compare(given: argparse.Namespace) -> dict[str, Any]:

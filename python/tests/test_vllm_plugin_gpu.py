@@ -119,6 +119,16 @@ def test_a_converted_folder_is_mapped(folders):
     cases.check_folder("cuda", folders)
 
 
+@pytest.mark.parametrize("layout", ["native_sm90.mxfp4", "native_sm80.mxfp4"])
+def test_folders_made_for_another_architecture_are_mapped(folders, layout):
+    """Both families of kernels read the same bytes."""
+    words = ["convert", str(folders.source), "--layout", layout, "-o", str(folders.place / layout)]
+    assert cli.call(words).status == 0
+    method, layer = folders.opened(layout, "cuda")
+    given = cases.inputs(9, cases.EXPERTS, cases.TOP_K, "cuda")
+    cases.check(cases.apply(method, layer, *given), folders.expected(*given))
+
+
 @pytest.mark.parametrize("split", ["tp", "ep"])
 def test_folders_of_ranks_are_mapped(folders, split):
     cases.check_folders_of_ranks("cuda", folders, split)
