@@ -114,17 +114,26 @@ def measure(engine: str, path: Path, dtype: str) -> dict[str, Any]:
 
 def make(folder: Path, layers: int) -> dict[str, Path]:
     """The checkpoint and the folder made of it."""
+    paths = {kind: folder / kind for kind in KINDS}
+    run(["synth", "--model", "gpt-oss-20b", "--layers", str(layers), "-o", str(paths["checkpoint"])])
+    add_class(paths["checkpoint"] / "config.json")
+    run(["convert", str(paths["checkpoint"]), "-o", str(paths["folder"])])
+    return paths
+
+
+def run(words: list[str]) -> None:
+    """A command of fp4moe."""
     from fp4moe import cli
 
-    paths = {kind: folder / kind for kind in KINDS}
-    for words in (
-        ["synth", "--model", "gpt-oss-20b", "--layers", str(layers), "-o", str(paths["checkpoint"])],
-        ["convert", str(paths["checkpoint"]), "-o", str(paths["folder"])],
-    ):
-        outcome = cli.call(words)
-        assert outcome.status == 0, outcome.err
-        print(outcome.out.strip().splitlines()[-1], file=sys.stderr)
-    return paths
+    outcome = cli.call(words)
+    assert outcome.status == 0, outcome.err
+    print(outcome.out.strip().splitlines()[-1], file=sys.stderr)
+
+
+def add_class(path: Path) -> None:
+    """Without the class of the model, vLLM does not know that it generates."""
+    document = {**json.loads(path.read_text()), "architectures": ["GptOssForCausalLM"]}
+    path.write_text(json.dumps(document, indent=1))
 
 
 def main() -> None:
@@ -148,6 +157,7 @@ def main() -> None:
         for _ in range(given.rounds):
             for kind in KINDS:
                 runs[kind].append(measure(given.engine, paths[kind], given.dtype))
+                print(f"{kind}: {runs[kind][-1]}", file=sys.stderr)
         tokens = {str(run["token"]) for each in runs.values() for run in each}
         assert len(tokens) == 1, f"the kinds give different tokens: {tokens}"
         words = [word for word in runs["folder"][0] if word != "token"]
