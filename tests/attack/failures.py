@@ -186,8 +186,13 @@ def fault(world: World, row: Row, number: int, shim: Shim, results: Results, onl
         return
     name = dice.choice(used)
     words, out = lines[name]
-    why, nth = dice.choice(FAULTS[call]), dice.randint(1, shim.count(call, words, out))
-    lasts = call in ("alloc", "thread", "write", "open") and why not in (errno.EINTR, 0) and dice.random() < 0.3
+    count = shim.count(call, words, out)
+    why, nth = dice.choice(FAULTS[call]), dice.randint(1, count)
+    # Near the end, where the output has its name; with no memory at all there, nothing can be told.
+    is_late = call == "alloc" and not name.startswith("run") and dice.random() < 0.3
+    if is_late:
+        nth = max(1, count - dice.randrange(300))
+    lasts = not is_late and call in ("alloc", "thread", "write", "open") and why not in (errno.EINTR, 0) and dice.random() < 0.3
     what = f"{call}:{why}:{nth}{'+' if lasts else ''}"
     with world.room() as room:
         more = ["-o", room / out] if out else []

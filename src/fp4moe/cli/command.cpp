@@ -20,6 +20,7 @@
 #include "fp4moe/cli/terminal.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/platform/settings.hpp"
+#include "fp4moe/tensor/files/posix.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -70,6 +71,13 @@ Io make_io(const Outlet& to, std::span<const Command> commands) {
 }
 
 }  // namespace
+
+Error stands_untold(const std::string& out) {
+  return error(ErrorCode::exhausted, "memory.exhausted",
+               std::string(tensor::kNamedBut) + "no memory was left to tell of it")
+      .in(out)
+      .try_this("keep it");
+}
 
 Result<Json> option_facts(std::string_view name) {
   const Program program(commands());

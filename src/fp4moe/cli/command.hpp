@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <new>
 #include <ostream>
 #include <span>
 #include <string>
@@ -73,6 +74,18 @@ struct Io {
 
 // Exit statuses of the command line; an Error's code is its exit status.
 inline constexpr int kDone = 0;
+
+Error stands_untold(const std::string& out);
+// What a command says of an output that has its name: where no memory is left for words, the error
+// says that the output stands.
+template <typename Words>
+auto tell_of(const std::string& out, const Words& words) -> decltype(words()) {
+  try {
+    return words();
+  } catch (const std::bad_alloc&) {
+    return stands_untold(out);
+  }
+}
 
 // What a command of the library takes, as `fp4moe help --json` prints it. Errors: command.unknown.
 Result<Json> option_facts(std::string_view command);

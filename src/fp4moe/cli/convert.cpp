@@ -289,16 +289,18 @@ Result<Json> convert_slice(const ConvertOptions& options, const checkpoint::Chec
          .progress = [&progress](std::uint64_t bytes) { progress.add(bytes); }});
   }();
   if (!report) return report.why();
-  if (!io.json) print_report(io, *report, out);
-  json.update({{"out", out},
-               {"files", report->files},
-               {"resumed_files", report->resumed_files},
-               {"damaged_files", report->damaged_files},
-               {"linked_files", report->linked_files},
-               {"losses", report->losses},
-               {"warnings", report->warnings},
-               {"seconds", report->seconds}});
-  return json;
+  return tell_of(out, [&]() -> Result<Json> {
+    if (!io.json) print_report(io, *report, out);
+    json.update({{"out", out},
+                 {"files", report->files},
+                 {"resumed_files", report->resumed_files},
+                 {"damaged_files", report->damaged_files},
+                 {"linked_files", report->linked_files},
+                 {"losses", report->losses},
+                 {"warnings", report->warnings},
+                 {"seconds", report->seconds}});
+    return std::move(json);
+  });
 }
 
 // OUT/rank-3 of a group whose ranks are all converted; with --resume those that are there stay.
@@ -338,11 +340,17 @@ Result<int> run_convert(const ConvertOptions& options, const Io& io) {
       slices->size() == 1 ? convert_slice(options, *source, slices->front(), options.out, {}, io)
                           : convert_ranks(options, *source, *slices, io);
   if (!json) return json.why();
-  if (io.json)
-    io.print(*json);
-  else if (options.dry_run)
-    io.out << "nothing was written (--dry-run)\n";
-  return kDone;
+  if (options.dry_run) {
+    if (io.json)
+      io.print(*json);
+    else
+      io.out << "nothing was written (--dry-run)\n";
+    return kDone;
+  }
+  return tell_of(options.out, [&]() -> Result<int> {
+    if (io.json) io.print(*json);
+    return kDone;
+  });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -30,9 +31,12 @@ bool is_llama_name(std::string_view name) {
 }
 
 // The folder's name; in a hub's cache (models--ORGANIZATION--NAME/snapshots/...) the model's.
-std::string folder_or_hub_name(const tensor::Store& source) {
+// Errors: no memory.
+Result<std::string> folder_or_hub_name(const tensor::Store& source) {
   std::error_code failed;
   const auto folder = std::filesystem::canonical(source.folder(), failed);
+  if (failed == std::errc::not_enough_memory)
+    return system_error("store.open", "cannot look at", failed.value()).in(source.folder());
   std::string name = failed ? std::string() : folder.filename().string();
   const auto snapshots = folder.parent_path();
   const std::string hub = snapshots.parent_path().filename().string();
@@ -92,7 +96,9 @@ Result<Done> finish_gguf(CheckpointPlan& plan, GgufModel model, const tensor::St
                                            [](const OtherTensor& o) { return o.spec.name; });
   const bool has_embedding = embedding != plan.others.end() && embedding->spec.shape.size() == 2;
   if (has_embedding) model.vocabulary = embedding->spec.shape[0];
-  model.name = folder_or_hub_name(source);
+  Result<std::string> name = folder_or_hub_name(source);
+  if (!name) return name.why();
+  model.name = *std::move(name);
   count_layers(plan, model);
   widen_vectors(plan.others, model.origin);
   plan.gguf_fields = gguf_fields(model);

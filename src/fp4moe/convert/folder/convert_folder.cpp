@@ -106,8 +106,8 @@ Result<ConvertReport> convert_folder(const checkpoint::Checkpoint& checkpoint, F
     return why;
   }
   if (Result<Done> done = sweep(plan.manifest, *folder); !done) return done.why();
-  if (Result<Done> done = folder->commit(); !done) return done.why();
 
+  // The report is ready before the folder stands: a lack of memory leaves neither.
   ConvertReport report{.layers = plan.layers.size(),
                        .expert_bytes = plan.expert_bytes,
                        .other_bytes = plan.other_bytes,
@@ -127,6 +127,7 @@ Result<ConvertReport> convert_folder(const checkpoint::Checkpoint& checkpoint, F
     if (packer && packer->restore(layer.record.record))
       add_once(report.warnings, packer->warnings());
   }
+  if (Result<Done> done = folder->commit(); !done) return done.why();
   report.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   return report;
 }

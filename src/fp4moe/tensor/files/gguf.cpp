@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <deque>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "fp4moe/base/checked.hpp"
@@ -114,8 +116,8 @@ GgufValue read_values(Cursor& in, std::optional<std::uint64_t> count, std::uint6
                       const Read& read) {
   if (!count) return Wide(read());
   if (!in.has(*count, each)) return {};
-  std::vector<Wide> values;
-  values.reserve(*count);
+  std::conditional_t<std::is_same_v<Wide, bool>, std::deque<bool>, std::vector<Wide>> values;
+  if constexpr (!std::is_same_v<Wide, bool>) values.reserve(*count);
   for (std::uint64_t i = 0; i < *count && !in.failed(); ++i) values.push_back(read());
   return values;
 }

@@ -4,6 +4,7 @@
 // Tensor types without a row in tensor/dtype.hpp are refused by name and number.
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,10 +22,12 @@ inline constexpr std::uint32_t kGgufMagic = 0x46554747;  // "GGUF"
 inline constexpr std::uint64_t kGgufAlignment = 32;      // unless general.alignment says otherwise
 inline constexpr std::uint64_t kMaxGgufHeader = 100'000'000;
 
-// A metadata value. Arrays are homogeneous; numeric arrays are widened as single values are.
+// A metadata value. Arrays are homogeneous; numeric arrays are widened as single values are. With a
+// vector in the deque's place, libstdc++ takes the variant for one that always has a value, and
+// destroys it when there is no memory to copy one.
 using GgufValue = std::variant<std::uint64_t, std::int64_t, double, bool, std::string,
                                std::vector<std::uint64_t>, std::vector<std::int64_t>,
-                               std::vector<double>, std::vector<bool>, std::vector<std::string>>;
+                               std::vector<double>, std::deque<bool>, std::vector<std::string>>;
 
 // The file's own value types, kept so that a copy is faithful.
 enum class GgufType : std::uint32_t {

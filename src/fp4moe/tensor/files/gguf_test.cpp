@@ -1,11 +1,13 @@
 #include "fp4moe/tensor/files/gguf.hpp"
 
+#include <new>
 #include <string>
 #include <utility>
 
 #include <gtest/gtest.h>
 
 #include "support/files.hpp"
+#include "support/limits.hpp"
 
 namespace fp4moe::tensor {
 namespace gguf_test {
@@ -270,6 +272,22 @@ TEST(Gguf, AnyByteChangedToAnyOtherIsAnErrorOrConsistent) {
   }
   EXPECT_GT(accepted, 1000u);
   EXPECT_GT(refused, 10'000u);
+}
+
+TEST(Gguf, AFieldThatNoMemoryIsLeftToCopyIsAnExceptionAndNothingElse) {
+  if (!fp4moe::testing::has_own_memory()) GTEST_SKIP() << "a sanitizer takes memory as it likes";
+  const GgufField field{
+      .key = "key", .type = GgufType::string, .value = std::string(std::size_t{64} << 20, 'x')};
+  const int status = fp4moe::testing::status_in_child([&] {
+    fp4moe::testing::limit_memory(std::uint64_t{32} << 20);
+    try {
+      const std::vector<GgufField> copy{field};
+      return copy.size() == 1 ? 1 : 2;
+    } catch (const std::bad_alloc&) {
+      return 0;
+    }
+  });
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace gguf_test

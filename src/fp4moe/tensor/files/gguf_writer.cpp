@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <type_traits>
@@ -87,6 +88,8 @@ template <class Value>
 constexpr bool kIsArray = false;
 template <class Element>
 constexpr bool kIsArray<std::vector<Element>> = true;
+template <>
+constexpr bool kIsArray<std::deque<bool>> = true;
 
 bool append_field(std::string& out, const GgufField& field) {
   append_string(out, field.key);

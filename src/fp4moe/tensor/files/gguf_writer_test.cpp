@@ -34,7 +34,7 @@ std::vector<GgufField> all_fields() {
       {"u8s", GgufType::u8, std::vector<std::uint64_t>{0, 255}},
       {"i32s", GgufType::i32, std::vector<std::int64_t>{-1, 0, 7}},
       {"f32s", GgufType::f32, std::vector<double>{1.5, -2.0}},
-      {"bools", GgufType::boolean, std::vector<bool>{true, false, true}},
+      {"bools", GgufType::boolean, std::deque<bool>{true, false, true}},
       {"strings", GgufType::string, std::vector<std::string>{"a", "", "東"}},
       {"none", GgufType::string, std::vector<std::string>{}},
   };
@@ -117,7 +117,7 @@ TEST(GgufWriter, RefusesValuesThatDoNotFitTheirType) {
       {"k", GgufType::string, true},
       {"k", GgufType::array, std::uint64_t{1}},
       {"k", GgufType::u8, std::vector<std::uint64_t>{1, 256}},
-      {"k", GgufType::string, std::vector<bool>{true}},
+      {"k", GgufType::string, std::deque<bool>{true}},
   };
   for (std::size_t i = 0; i < wrong.size(); ++i)
     EXPECT_EQ(id_of({wrong[i]}), "gguf.value_type") << i;
