@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -74,15 +76,24 @@ class ThreadRank final : public Communicator {
     std::unique_lock lock(group_->mutex);
     if (const auto all_here = arrive(step, lock); !all_here) return all_here.why();
     lock.unlock();
-    const auto copied = copy(step);
-    lock.lock();
     const std::uint64_t mine = group_->seats[rank()].steps;
-    if (!copied) group_->fail({.rank = rank(), .why = copied.why(), .step = mine});
-    if (++group_->copied == size()) {
+    const auto close = [&] {
+      if (++group_->copied < size()) return;
       group_->copied = 0;
       ++group_->closed;
       group_->changed.notify_all();
+    };
+    Result<Done> copied = Done{};
+    try {
+      copied = copy(step);
+      lock.lock();
+      if (!copied) group_->fail({.rank = rank(), .why = copied.why(), .step = mine});
+    } catch (...) {  // no memory for an error's words; the others must not wait for this rank
+      if (!lock.owns_lock()) lock.lock();
+      close();
+      throw;
     }
+    close();
     group_->changed.wait(lock, [&] { return group_->closed >= mine; });
     if (!copied) return copied.why();
     // Who gave up since then does not spoil a step that all have taken.
@@ -98,19 +109,30 @@ class ThreadRank final : public Communicator {
  private:
   Result<Done> arrive(const Step& step, std::unique_lock<std::mutex>& lock) {
     if (group_->failure) return group_->failure_for(rank());
+    std::vector<std::span<const std::byte>> outgoing;
+    for (std::uint64_t to = 0; to < size(); ++to) outgoing.push_back(step.outgoing(to));
     Group::Seat& seat = group_->seats[rank()];
     const std::uint64_t number = seat.steps++;
     seat.step = step.parcel.step;
     seat.to_all = step.to_all;
-    seat.outgoing.clear();
-    for (std::uint64_t to = 0; to < size(); ++to) seat.outgoing.push_back(step.outgoing(to));
+    seat.outgoing = std::move(outgoing);
     if (++group_->arrived == size()) {
       group_->arrived = 0;
       ++group_->opened;
       group_->changed.notify_all();
       return Done{};
     }
+    try {
+      return wait_for_all(number, lock);
+    } catch (...) {  // no memory: it goes as if it had not come, for the others would wait for it
+      --group_->arrived;
+      --seat.steps;
+      throw;
+    }
+  }
 
+  Result<Done> wait_for_all(std::uint64_t number, std::unique_lock<std::mutex>& lock) {
+    const std::string_view step = group_->seats[rank()].step;
     constexpr auto kLook = std::chrono::milliseconds(100);  // at the wish to stop
     const auto deadline = Clock::now() + group_->options.deadline;
     while (group_->opened <= number) {
@@ -120,9 +142,9 @@ class ThreadRank final : public Communicator {
           missing, [&](std::uint64_t other) { return group_->seats[other].gone; });
       Result<Done> fine = check_interrupt();
       if (gone != missing.end())
-        fine = rank_left(*gone, seat.step);
+        fine = rank_left(*gone, step);
       else if (Clock::now() >= deadline)
-        fine = past_deadline(missing, seat.step, group_->options.deadline);
+        fine = past_deadline(missing, step, group_->options.deadline);
       if (!fine) {
         group_->fail({.rank = rank(), .why = fine.why()});
         return fine;
