@@ -113,7 +113,7 @@ std::vector<GgufField> fields() {
           {"test.string", GgufType::string, std::string("東 \"quoted\"")},
           {"test.numbers", GgufType::i32, std::vector<std::int64_t>{-1, 0, 7}},
           {"test.words", GgufType::string, std::vector<std::string>{"a", "", "é"}},
-          {"test.bools", GgufType::boolean, std::vector<bool>{true, false}}};
+          {"test.bools", GgufType::boolean, std::deque<bool>{true, false}}};
 }
 
 Result<Done> run(std::span<char*> arguments) {
