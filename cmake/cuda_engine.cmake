@@ -1,5 +1,5 @@
 # The engine on GPUs. Its stages have names for profilers where the CUDA kernels are built and NVTX's
-# headers are found; else src/fp4moe/moe/cuda/no_ranges.cpp takes the place of nvtx_ranges.cpp. NVTX
+# headers are found; else src/fp4moe/moe/cuda/no_ranges.cpp takes the place of ranges_nvtx.cpp. NVTX
 # is headers alone: a profiler brings the rest.
 set(cuda_engine ${PROJECT_SOURCE_DIR}/src/fp4moe/moe/cuda)
 if(FP4MOE_HAS_CUDA)
@@ -8,10 +8,10 @@ if(FP4MOE_HAS_CUDA)
 endif()
 if(FP4MOE_HAS_CUDA AND FP4MOE_NVTX)
   set_source_files_properties(${cuda_engine}/no_ranges.cpp PROPERTIES HEADER_FILE_ONLY ON)
-  set_source_files_properties(${cuda_engine}/nvtx_ranges.cpp PROPERTIES
+  set_source_files_properties(${cuda_engine}/ranges_nvtx.cpp PROPERTIES
     COMPILE_OPTIONS "-isystem;${FP4MOE_NVTX}" SKIP_UNITY_BUILD_INCLUSION ON)
 else()
-  set_source_files_properties(${cuda_engine}/nvtx_ranges.cpp PROPERTIES HEADER_FILE_ONLY ON)
+  set_source_files_properties(${cuda_engine}/ranges_nvtx.cpp PROPERTIES HEADER_FILE_ONLY ON)
 endif()
 
 fp4moe_module(moe/cuda DEPENDS moe/reference kernels/cuda)

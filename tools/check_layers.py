@@ -56,6 +56,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # Modules that name no backend: one entirely, of the other what is compiled into the library.
 SILENT = "layout/"
 NEUTRAL = "convert/"
+# Where one header declares what many sources hold: a table's rows, the commands, the C functions, a
+# kernel for each instruction set, an exchange for each kind.
+DECLARED_TOGETHER = ("backends/", "cli/", "capi/", "kernels/cpu/", "moe/exchange/")
 NOT_FAMILIES = {"none", "emulation"}  # words of the language
 
 
@@ -102,8 +105,20 @@ def named_families(root: Path):
                 yield f"{here}:{number}: names '{found[0]}': it belongs into backends/"
 
 
+def names_without_header(root: Path):
+    """A source has the name of the header that declares what it holds: layer.cpp, layer_apply.cpp."""
+    for source in sorted(root.rglob("*.cpp")):
+        here = source.relative_to(root).as_posix()
+        name = source.stem
+        if here.startswith(DECLARED_TOGETHER) or name.startswith("no_") or name.endswith("_test") or here == PROGRAM:
+            continue
+        parts = name.split("_")
+        if not any((source.parent / f"{'_'.join(parts[:n])}.hpp").exists() for n in range(1, len(parts) + 1)):
+            yield f"{here}: no header of this name or of its beginning"
+
+
 if __name__ == "__main__":
     tree = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "src/fp4moe"
-    wrong = [*violations(tree, ROOT / "tests/golden"), *named_families(tree)]
-    print("\n".join(wrong) or f"{len(ALLOWED)} folders, every include follows the arrows")
+    wrong = [*violations(tree, ROOT / "tests/golden"), *named_families(tree), *names_without_header(tree)]
+    print("\n".join(wrong) or f"{len(ALLOWED)} folders, every include follows the arrows, every source has its header's name")
     sys.exit(1 if wrong else 0)

@@ -36,7 +36,7 @@ KINDS_OF_FINDING = ("crash-", "leak-", "timeout-", "oom-")
 SOURCES = {
     "adapter": ["checkpoint/lora/adapter_config.cpp", "checkpoint/lora/adapter_name.cpp"],
     "capi": ["capi/border.cpp", "capi/layer.cpp", "capi/model.cpp", "capi/explain.cpp"],
-    "checkpoint": ["checkpoint/survey.cpp", "checkpoint/classify.cpp", "checkpoint/build_layer.cpp", "checkpoint/expert_reader.cpp"],
+    "checkpoint": ["checkpoint/survey.cpp", "checkpoint/survey_dialect.cpp", "checkpoint/survey_layer.cpp", "checkpoint/expert_reader.cpp"],
     "config": ["checkpoint/config.cpp", "checkpoint/expert_name.cpp"],
     "converted": ["convert/folder/converted_folder.cpp", "convert/folder/verify.cpp", "convert/folder/unconvert.cpp"],
     "gguf": ["tensor/files/gguf.cpp", "checkpoint/gguf_fields.cpp"],

@@ -1,4 +1,4 @@
-// An experts kernel as data: what it needs, in columns. One evaluator (evaluate.cpp) reads the
+// An experts kernel as data: what it needs, in columns. One evaluator (select_evaluate.cpp) reads the
 // columns and says what is missing; conditions that no column can say are Rules of its own.
 #pragma once
 #include <cstdint>

@@ -28,7 +28,7 @@ enum class Check : std::uint8_t {
   rule_after,
 };
 
-// Kept small: the sentences are written when somebody reads them (sentences.cpp).
+// Kept small: the sentences are written when somebody reads them (select_sentences.cpp).
 struct Refusal {
   Reason reason{};
   Check check{};

@@ -5,7 +5,7 @@
 //   folder/*.safetensors                    no index: every header is read
 //   model.gguf, folder/*.gguf               one file or its numbered parts
 //
-// or in the memory of somebody who has read them already (memory_store.cpp).
+// or in the memory of somebody who has read them already (store_memory.cpp).
 //
 // An index is not trusted: names of shards must be plain relative names inside the folder (no "..",
 // no absolute path, no link out of it but into the blobs of a Hugging Face cache), every shard must

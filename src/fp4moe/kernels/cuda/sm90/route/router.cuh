@@ -1,4 +1,4 @@
-// A warp chooses the experts of a token, with the results of moe/routing/exact_row.cpp. Keys are
+// A warp chooses the experts of a token, with the results of moe/routing/rows_exact.cpp. Keys are
 // compared as float32, rounded once. Of equal keys the lower expert wins.
 //
 // Keys become unsigned integers in the same order: a warp finds the largest with one instruction.
