@@ -5,15 +5,10 @@
 #include <charconv>
 #include <cstdio>
 
+#include "fp4moe/base/json_fields.hpp"
+
 namespace fp4moe::golden {
 namespace {
-
-Result<const Json*> field(const Json& object, std::string_view key) {
-  if (!object.is_object()) return malformed("the case", "an object", object.type_name());
-  const auto found = object.find(key);
-  if (found == object.end()) return malformed(key, "the field", "none");
-  return &*found;
-}
 
 int digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -50,39 +45,47 @@ Error malformed(std::string_view key, std::string_view expected, std::string_vie
       .expects(expected, found);
 }
 
-Result<const Json*> object_field(const Json& object, std::string_view key) {
+Result<const Json*> field(const Json& object, std::string_view key) {
   if (!object.is_object()) return malformed("the case", "an object", object.type_name());
   const auto found = object.find(key);
   if (found == object.end()) return malformed(key, "the field", "none");
-  if (!found->is_object()) return malformed(key, "an object", found->type_name());
   return &*found;
 }
 
+Result<const Json*> object_field(const Json& object, std::string_view key) {
+  const Result<const Json*> value = field(object, key);
+  if (!value) return value.why();
+  if (!(*value)->is_object()) return malformed(key, "an object", (*value)->type_name());
+  return *value;
+}
+
+namespace {
+
+template <class T>
+Result<T> typed_field(const Json& object, std::string_view key) {
+  const Result<const Json*> value = field(object, key);
+  if (!value) return value.why();
+  if (!JsonType<T>::is(**value)) return malformed(key, JsonType<T>::kWords, (*value)->type_name());
+  return (*value)->get<T>();
+}
+
+}  // namespace
+
 Result<bool> bool_field(const Json& object, std::string_view key) {
-  if (!object.is_object()) return malformed("the case", "an object", object.type_name());
-  const auto found = object.find(key);
-  if (found == object.end()) return malformed(key, "the field", "none");
-  if (!found->is_boolean()) return malformed(key, "true or false", found->type_name());
-  return found->get<bool>();
+  return typed_field<bool>(object, key);
 }
-
 Result<std::string> string_field(const Json& object, std::string_view key) {
-  const Result<const Json*> value = field(object, key);
-  if (!value) return value.why();
-  if (!(*value)->is_string()) return malformed(key, "a string", (*value)->type_name());
-  return (*value)->string();
+  return typed_field<std::string>(object, key);
 }
 
-Result<std::uint64_t> number_field(const Json& object, std::string_view key, std::uint64_t most) {
+Result<std::uint64_t> number_field(const Json& object, std::string_view key, std::uint64_t max) {
   const Result<const Json*> value = field(object, key);
   if (!value) return value.why();
-  const std::string range = "a whole number from 0 to " + std::to_string(most);
-  const bool whole = (*value)->is_number_unsigned() ||
-                     ((*value)->is_number_integer() && (*value)->get<std::int64_t>() >= 0);
-  if (!whole)
+  const std::string range = "a whole number from 0 to " + std::to_string(max);
+  if (!JsonType<std::uint64_t>::is(**value))
     return malformed(key, range, (*value)->is_number() ? (*value)->dump() : (*value)->type_name());
   const auto number = (*value)->get<std::uint64_t>();
-  if (number > most) return malformed(key, range, std::to_string(number));
+  if (number > max) return malformed(key, range, std::to_string(number));
   return number;
 }
 

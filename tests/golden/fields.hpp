@@ -11,12 +11,13 @@
 
 namespace fp4moe::golden {
 
+Result<const Json*> field(const Json& object, std::string_view key);
 Result<const Json*> object_field(const Json& object, std::string_view key);
 Result<bool> bool_field(const Json& object, std::string_view key);
 Result<std::string> string_field(const Json& object, std::string_view key);
 
-// A whole number in [0, most].
-Result<std::uint64_t> number_field(const Json& object, std::string_view key, std::uint64_t most);
+// A whole number in [0, max].
+Result<std::uint64_t> number_field(const Json& object, std::string_view key, std::uint64_t max);
 
 // "00ff" -> {0x00, 0xff}
 Result<std::vector<std::uint8_t>> bytes_field(const Json& object, std::string_view key);

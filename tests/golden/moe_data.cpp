@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/json_fields.hpp"
 #include "fp4moe/base/random.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "golden/fields.hpp"
@@ -65,24 +66,15 @@ Error within(std::string_view tensor, const Error& why) {
   return named;
 }
 
-Result<const Json*> member(const Json& object, std::string_view name) {
-  if (!object.is_object()) return malformed(name, "an object around it", object.type_name());
-  const auto found = object.find(name);
-  if (found == object.end()) return malformed(name, "the field", "none");
-  return &*found;
-}
-
 Result<Shape> shape_of(const Json& item) {
-  const Result<const Json*> list = member(item, "shape");
+  const Result<const Json*> list = field(item, "shape");
   if (!list) return list.why();
   if (!(*list)->is_array() || (*list)->size() > kMaxMoeRank)
     return malformed("shape", fmt::format("a list of up to {} extents", kMaxMoeRank),
                      (*list)->type_name());
   Shape shape;
   for (const Json& extent : **list) {
-    const bool whole = extent.is_number_unsigned() ||
-                       (extent.is_number_integer() && extent.get<std::int64_t>() >= 0);
-    if (!whole || extent.get<std::uint64_t>() > kMaxMoeElements)
+    if (!JsonType<std::uint64_t>::is(extent) || extent.get<std::uint64_t>() > kMaxMoeElements)
       return malformed("shape", fmt::format("whole numbers up to {}", kMaxMoeElements),
                        extent.is_number() ? extent.dump() : extent.type_name());
     shape.push_back(extent.get<std::uint64_t>());
@@ -95,16 +87,16 @@ Result<Shape> shape_of(const Json& item) {
   return shape;
 }
 
-Result<std::int64_t> integer_of(const Json& item, std::string_view key, std::int64_t least,
-                                std::int64_t most) {
-  const Result<const Json*> found = member(item, key);
+Result<std::int64_t> integer_of(const Json& item, std::string_view key, std::int64_t min,
+                                std::int64_t max) {
+  const Result<const Json*> found = field(item, key);
   if (!found) return found.why();
   const Json& value = **found;
   const bool fits =
-      value.is_number_integer() && !(value.is_number_unsigned() &&
-                                     value.get<std::uint64_t>() > static_cast<std::uint64_t>(most));
-  if (!fits || value.get<std::int64_t>() < least || value.get<std::int64_t>() > most)
-    return malformed(key, fmt::format("a whole number from {} to {}", least, most),
+      value.is_number_integer() &&
+      !(value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(max));
+  if (!fits || value.get<std::int64_t>() < min || value.get<std::int64_t>() > max)
+    return malformed(key, fmt::format("a whole number from {} to {}", min, max),
                      value.is_number() ? value.dump() : value.type_name());
   return value.get<std::int64_t>();
 }
@@ -171,7 +163,7 @@ Result<Done> append_listed(const Json& list, std::size_t depth, MoeTensor& resul
 }
 
 Result<Done> fill_from_list(const Json& item, MoeTensor& result) {
-  const Result<const Json*> list = member(item, "values");
+  const Result<const Json*> list = field(item, "values");
   if (!list) return list.why();
   if (!(*list)->is_array()) return malformed("values", "a list", (*list)->type_name());
   if (Result<Done> read = append_listed(**list, result.shape.size(), result); !read) return read;
@@ -363,7 +355,7 @@ std::vector<double> MoeTensor::values() const {
 }
 
 Result<MoeTensor> read_moe_tensor(const Json& object, std::string_view name) {
-  const Result<const Json*> item = member(object, name);
+  const Result<const Json*> item = field(object, name);
   if (!item) return item.why();
   MoeTensor result{.name = std::string(name)};
   if (const Result<Done> filled = fill_tensor(**item, result); !filled)
@@ -377,7 +369,7 @@ Result<MoeTensor> read_moe_tensor(const Json& object, std::string_view name,
 }
 
 Result<MoeValues> read_moe_values(const Json& object, std::string_view name) {
-  const Result<const Json*> item = member(object, name);
+  const Result<const Json*> item = field(object, name);
   if (!item) return item.why();
   MoeValues result{.name = std::string(name)};
   if (const Result<Done> filled = fill_values(**item, result); !filled)
@@ -392,7 +384,7 @@ Result<MoeValues> read_moe_values(const Json& object, std::string_view name,
 
 Result<std::vector<std::int32_t>> read_moe_list(const Json& object, std::string_view name,
                                                 NumberRange range) {
-  const Result<const Json*> item = member(object, name);
+  const Result<const Json*> item = field(object, name);
   if (!item) return item.why();
   if (!(*item)->is_array()) return malformed(name, "a list", (*item)->type_name());
   std::vector<std::int32_t> result;
@@ -402,7 +394,7 @@ Result<std::vector<std::int32_t>> read_moe_list(const Json& object, std::string_
 }
 
 Result<MoeNumbers> read_moe_rows(const Json& object, std::string_view name, NumberRange range) {
-  const Result<const Json*> item = member(object, name);
+  const Result<const Json*> item = field(object, name);
   if (!item) return item.why();
   if (!(*item)->is_array()) return malformed(name, "a list of lists", (*item)->type_name());
   MoeNumbers result;

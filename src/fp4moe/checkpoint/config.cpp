@@ -114,7 +114,7 @@ const std::string* Exclusions::find(std::string_view module) const {
 Result<ModelFacts> parse_config(const Json& config) {
   if (!config.is_object()) return not_an_object(config);
   ModelFacts facts{.has_config = true};
-  Fields root(config);
+  ConfigFields root(config);
   const Json* inner = nullptr;
   for (const std::string_view key : {"text_config", "llm_config", "language_config"}) {
     if (inner == nullptr) inner = root.object(key);
@@ -123,12 +123,12 @@ Result<ModelFacts> parse_config(const Json& config) {
   const Json* thinker = inner == nullptr ? root.object("thinker_config") : nullptr;
   if (root.problem()) return *root.problem();
   if (thinker != nullptr) {
-    Fields outer(*thinker);
+    ConfigFields outer(*thinker);
     inner = outer.object("text_config");
     if (outer.problem()) return *outer.problem();
   }
 
-  Fields fields(config, inner);
+  ConfigFields fields(config, inner);
   ModelConfig& model = facts.model;
   model.model_type = root.string("model_type");
   // The whole's type says more, unless it is one that is known for its other inputs alone.
@@ -158,11 +158,11 @@ Result<ModelFacts> parse_config(const Json& config) {
   const Json* quantization = root.object("quantization_config");
   if (quantization == nullptr) quantization = root.object("compression_config");
   if (quantization == nullptr) quantization = fields.object("quantization_config");
-  for (const Fields* read : {&root, &fields}) {
+  for (const ConfigFields* read : {&root, &fields}) {
     if (read->problem()) return *read->problem();
   }
   if (quantization != nullptr) {  // a converted folder keeps what its checkpoint said
-    Fields converted(*quantization);
+    ConfigFields converted(*quantization);
     if (converted.string("quant_method") == "fp4moe") quantization = converted.object("source");
     if (converted.problem()) return *converted.problem();
   }
@@ -178,17 +178,17 @@ Result<ModelFacts> parse_config(const Json& config) {
 
 Result<QuantClaim> parse_hf_quant_config(const Json& config) {
   if (!config.is_object()) return not_an_object(config);
-  Fields root(config);
+  ConfigFields root(config);
   std::string producer;
   if (const Json* object = root.object("producer")) {
-    Fields fields(*object);
+    ConfigFields fields(*object);
     producer = fields.string("name");
     if (fields.problem()) return *fields.problem();
   }
   const Json* quantization = root.object("quantization");
   if (root.problem()) return *root.problem();
   const Json nothing = Json::object();
-  Fields fields(quantization != nullptr ? *quantization : nothing);
+  ConfigFields fields(quantization != nullptr ? *quantization : nothing);
   auto claim = modelopt_claim(fields, fmt::format("producer \"{}\"", producer));
   if (!claim) return claim.why();
   claim->source = "hf_quant_config.json";

@@ -1,4 +1,4 @@
-// Typed reads of untrusted JSON objects.
+// Reads the fields of configurations.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -8,74 +8,39 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/base/json.hpp"
+#include "fp4moe/base/json_fields.hpp"
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/checkpoint/config.hpp"
 
 namespace fp4moe::checkpoint {
 
-// Typed reads of one object. The first field of a wrong type is remembered; `null` counts as
-// absent, as writers use it so.
-class Fields {
+// The first field of a wrong type is remembered.
+class ConfigFields : public JsonFields {
  public:
-  // `inner` (a multimodal model's text_config) is asked before `outer`.
-  explicit Fields(const Json& outer, const Json* inner = nullptr) : outer_(outer), inner_(inner) {}
+  using JsonFields::JsonFields;
 
-  const Json* find(std::string_view key) const {
-    for (const Json* object : {inner_, &outer_}) {
-      if (object == nullptr || !object->is_object()) continue;
-      const auto at = object->find(key);
-      if (at != object->end() && !at->is_null()) return &*at;
-    }
-    return nullptr;
-  }
-  const Json* object(std::string_view key) {
-    const Json* value = find(key);
-    return value == nullptr || value->is_object() ? value : wrong(key, "an object", *value);
-  }
   std::optional<std::uint64_t> count(std::initializer_list<std::string_view> keys) {
     for (const std::string_view key : keys) {
       const Json* value = find(key);
       if (value == nullptr) continue;
-      if (value->is_number_unsigned()) return value->get<std::uint64_t>();
-      if (is_counts(*value)) return common_count(*value);
-      wrong(key, "a whole number", *value);
-      return std::nullopt;
+      return is_counts(*value) ? common_count(*value) : get<std::uint64_t>(key);
     }
     return std::nullopt;
   }
-  std::optional<double> number(std::string_view key) {
-    const Json* value = find(key);
-    if (value == nullptr) return std::nullopt;
-    if (value->is_number()) return value->get<double>();
-    wrong(key, "a number", *value);
-    return std::nullopt;
-  }
-  std::optional<bool> boolean(std::string_view key) {
-    const Json* value = find(key);
-    if (value == nullptr) return std::nullopt;
-    if (value->is_boolean()) return value->get<bool>();
-    wrong(key, "true or false", *value);
-    return std::nullopt;
-  }
-  std::string string(std::string_view key) {
-    const Json* value = find(key);
-    if (value == nullptr) return {};
-    if (value->is_string()) return value->string();
-    wrong(key, "a string", *value);
-    return {};
-  }
+  std::optional<double> number(std::string_view key) { return get<double>(key); }
+  std::optional<bool> boolean(std::string_view key) { return get<bool>(key); }
+  std::string string(std::string_view key) { return get<std::string>(key).value_or(""); }
   void exclusions(std::string_view key, Exclusions& into) {
     const Json* value = find(key);
     if (value == nullptr) return;
     if (!value->is_array()) {
-      wrong(key, "a list of module names", *value);
+      wrong(key, "a list of module names", value);
       return;
     }
     for (const Json& item : *value) {
       if (!item.is_string()) {
-        wrong(key, "a list of module names", item);
+        wrong(key, "a list of module names", &item);
         return;
       }
       into.add(item.string());
@@ -98,18 +63,14 @@ class Fields {
       if (item.get<std::uint64_t>() != first) return std::nullopt;
     return first;
   }
-  const Json* wrong(std::string_view key, std::string_view expected, const Json& found) {
-    if (!problem_) {
-      problem_ =
-          invalid("config.type", "a field has the wrong type")
-              .at(key)
-              .expects(expected, fmt::format("{} {}", found.type_name(), printable(found.dump())));
-    }
-    return nullptr;
+  void wrong(std::string_view key, std::string_view expected, const Json* found) override {
+    if (problem_) return;
+    problem_ =
+        invalid("config.type", "a field has the wrong type")
+            .at(key)
+            .expects(expected, fmt::format("{} {}", found->type_name(), printable(found->dump())));
   }
 
-  const Json& outer_;
-  const Json* inner_;
   std::optional<Error> problem_{};
 };
 

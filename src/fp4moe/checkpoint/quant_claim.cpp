@@ -75,15 +75,15 @@ Fp4Scheme modelopt_scheme(std::string_view algorithm, std::optional<std::uint64_
 }
 
 // The size of a block as ModelOpt gives it: of its own, or in compressed-tensors' manner.
-Result<std::optional<std::uint64_t>> modelopt_group_size(Fields& fields) {
+Result<std::optional<std::uint64_t>> modelopt_group_size(ConfigFields& fields) {
   if (const auto own = fields.count({"group_size"})) return own;
   if (const Json* groups = fields.object("config_groups")) {
     for (const Json& group : *groups) {
-      Fields row(group);
+      ConfigFields row(group);
       const Json* weights = row.object("weights");
       if (row.problem()) return *row.problem();
       if (weights == nullptr) continue;
-      Fields scheme(*weights);
+      ConfigFields scheme(*weights);
       const bool is_fp4 = scheme.count({"num_bits"}) == std::uint64_t{4};
       const auto size = scheme.count({"group_size"});
       if (scheme.problem()) return *scheme.problem();
@@ -97,7 +97,7 @@ Result<std::optional<std::uint64_t>> modelopt_group_size(Fields& fields) {
 Result<Done> add_modelopt_layers(const Json& layers, QuantClaim& claim) {
   CommonFormat common;
   for (const auto& [module, layer] : layers.items()) {
-    Fields row(layer);
+    ConfigFields row(layer);
     const std::string algorithm = row.string("quant_algo");
     const Fp4Scheme scheme = modelopt_scheme(algorithm, row.count({"group_size"}));
     if (row.problem()) return *row.problem();
@@ -132,7 +132,7 @@ const CompressedFormat* compressed_format(std::string_view name) {
 }
 
 // One entry of config_groups; `whole` is the format of the file, for groups without one.
-Result<Fp4Scheme> compressed_scheme(Fields& group, const std::string& whole) {
+Result<Fp4Scheme> compressed_scheme(ConfigFields& group, const std::string& whole) {
   Fp4Scheme scheme;
   const std::string own = group.string("format");
   const CompressedFormat* row = compressed_format(own.empty() ? whole : own);
@@ -141,7 +141,7 @@ Result<Fp4Scheme> compressed_scheme(Fields& group, const std::string& whole) {
   if (row == nullptr) return scheme;
   scheme.format = row->format;
   if (weights == nullptr) return scheme;
-  Fields arguments(*weights);
+  ConfigFields arguments(*weights);
   const std::string type = arguments.string("scale_dtype");
   check_block(scheme, arguments.count({"group_size"}), fmt::format("format \"{}\"", row->name));
   if (arguments.problem()) return *arguments.problem();
@@ -170,21 +170,21 @@ void add_targets(const Json* targets, ClaimedScheme& said) {
 // nothing more.
 void add_transforms(const Json& transforms, QuantClaim& claim) {
   if (!transforms.is_object()) return;
-  const Json* groups = Fields(transforms).find("config_groups");
+  const Json* groups = ConfigFields(transforms).find("config_groups");
   if (groups == nullptr || !groups->is_object()) return;
   for (const Json& group : *groups) {
     if (!group.is_object()) continue;
-    const Json* applied = Fields(group).find("apply");
+    const Json* applied = ConfigFields(group).find("apply");
     if (applied == nullptr || !applied->is_array()) continue;
     for (const Json& one : *applied) {
       if (!one.is_object()) continue;
-      const Json* location = Fields(one).find("location");
+      const Json* location = ConfigFields(one).find("location");
       if (location == nullptr || !location->is_string()) continue;
       const std::string& place = location->string();
       if (place != "input" && place != "output") continue;
       ClaimedScheme said{
           .unread = fmt::format("FP4 behind a transform of each {} (transform_config)", place)};
-      add_targets(Fields(one).find("targets"), said);
+      add_targets(ConfigFields(one).find("targets"), said);
       claim.transforms.push_back(std::move(said));
     }
   }
@@ -217,14 +217,14 @@ Result<Done> add_compressed_groups(const Json& groups, const std::string& whole,
                                    CommonFormat& common) {
   std::vector<ClaimedScheme> by_class;
   for (const Json& group : groups) {
-    Fields fields(group);
+    ConfigFields fields(group);
     const auto scheme = compressed_scheme(fields, whole);
     if (!scheme) return scheme.why();
     common.add(*scheme);
     ClaimedScheme said{.unread = scheme->unread,
                        .inputs = claimed_inputs(fields.find("input_activations"), "dynamic")};
     if (const Json* weights = fields.find("weights"); weights != nullptr && weights->is_object())
-      said.block = block_size_of(Fields(*weights).find("block_structure"));
+      said.block = block_size_of(ConfigFields(*weights).find("block_structure"));
     add_targets(fields.find("targets"), said);
     (said.is_default ? by_class : claim.schemes).push_back(std::move(said));
   }
@@ -232,7 +232,7 @@ Result<Done> add_compressed_groups(const Json& groups, const std::string& whole,
   return Done{};
 }
 
-Result<QuantClaim> compressed_tensors_claim(Fields& fields) {
+Result<QuantClaim> compressed_tensors_claim(ConfigFields& fields) {
   QuantClaim claim;
   const std::string format = fields.string("format");
   claim.fact = fmt::format("quant_method \"compressed-tensors\", format \"{}\"", format);
@@ -277,7 +277,7 @@ struct QuarkLevel {
 };
 
 Result<QuarkLevel> quark_level(const Json& config) {
-  Fields fields(config);
+  ConfigFields fields(config);
   QuarkLevel level{.dtype = fields.string("dtype"),
                    .qscheme = fields.string("qscheme"),
                    .scale_format = fields.string("scale_format"),
@@ -319,7 +319,7 @@ Fp4Scheme quark_scheme(const std::vector<QuarkLevel>& levels) {
 // Quark gives a weight's quantization as an object or, for several levels, a list of them.
 Result<std::vector<QuarkLevel>> quark_levels(const Json& config) {
   std::vector<QuarkLevel> levels;
-  Fields fields(config);
+  ConfigFields fields(config);
   const Json* weight = fields.find("weight");
   if (weight == nullptr) return levels;
   if (!weight->is_array()) {
@@ -338,7 +338,7 @@ Result<std::vector<QuarkLevel>> quark_levels(const Json& config) {
 
 // What the experts' input becomes before a gemm.
 Result<ExpertInput> quark_input(const Json& config) {
-  Fields fields(config);
+  ConfigFields fields(config);
   const Json* inputs = fields.find("input_tensors");
   if (inputs != nullptr && inputs->is_array() && !inputs->empty()) inputs = &(*inputs)[0];
   if (inputs == nullptr || inputs->is_null() || inputs->is_array()) return ExpertInput::unquantized;
@@ -351,7 +351,7 @@ Result<ExpertInput> quark_input(const Json& config) {
   return ExpertInput::other;
 }
 
-Result<QuantClaim> quark_claim(Fields& fields) {
+Result<QuantClaim> quark_claim(ConfigFields& fields) {
   QuantClaim claim;
   CommonFormat common;
   const auto add = [&](const Fp4Scheme& scheme, const Json& config) -> Result<Done> {
@@ -370,7 +370,7 @@ Result<QuantClaim> quark_claim(Fields& fields) {
       if (!levels) return levels.why();
       const Fp4Scheme scheme = quark_scheme(*levels);
       if (const auto done = add(scheme, layer); !done) return done.why();
-      Fields said_of(layer);
+      ConfigFields said_of(layer);
       ClaimedScheme said{.unread = scheme.unread,
                          .inputs = claimed_inputs(said_of.find("input_tensors"), "is_dynamic")};
       if (!levels->empty()) said.block = (*levels)[0].block;
@@ -400,7 +400,7 @@ Result<QuantClaim> quark_claim(Fields& fields) {
 
 }  // namespace
 
-Result<QuantClaim> modelopt_claim(Fields& fields, std::string fact) {
+Result<QuantClaim> modelopt_claim(ConfigFields& fields, std::string fact) {
   QuantClaim claim;
   const std::string algorithm = fields.string("quant_algo");
   claim.fact = fmt::format("{}, quant_algo \"{}\"", fact, algorithm);
@@ -426,10 +426,10 @@ Result<QuantClaim> modelopt_claim(Fields& fields, std::string fact) {
 
 Result<QuantClaim> claim_from(const Json& config, std::string_view model_type,
                               std::string_view expert_dtype) {
-  Fields fields(config);
+  ConfigFields fields(config);
   std::string method = fields.string("quant_method");
   if (const Json* producer = fields.object("producer"); producer != nullptr && method.empty()) {
-    Fields named(*producer);
+    ConfigFields named(*producer);
     method = named.string("name");
     if (named.problem()) return *named.problem();
   }

@@ -15,6 +15,6 @@ Result<QuantClaim> claim_from(const Json& config, std::string_view model_type,
                               std::string_view expert_dtype);
 
 // ModelOpt's, also in hf_quant_config.json; `fact` is what names the tool there.
-Result<QuantClaim> modelopt_claim(Fields& fields, std::string fact);
+Result<QuantClaim> modelopt_claim(ConfigFields& fields, std::string fact);
 
 }  // namespace fp4moe::checkpoint

@@ -1,19 +1,12 @@
-// The table of docs/errors.toml and of lint's rules: what every error id means and what to do.
+// What every error id and every rule of lint means and what to do.
 #pragma once
-#include <string>
-#include <string_view>
 #include <vector>
+
+#include "fp4moe/cli/errors_toml.hpp"
 
 namespace fp4moe::cli {
 
-struct ErrorRow {
-  std::string id{}, area{}, means{}, remedy{};
-};
-
-// All rows, an area's together.
+// All rows, an area's together, lint's last.
 std::vector<ErrorRow> error_rows();
-
-// What the table says to do about an id, as plain text; empty: the table does not know it.
-std::string usual_remedy(std::string_view id);
 
 }  // namespace fp4moe::cli

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/phrase.hpp"
-#include "fp4moe/cli/error_rows.hpp"
+#include "fp4moe/cli/errors_toml.hpp"
 
 namespace fp4moe::cli {
 

@@ -18,7 +18,7 @@
 #include "fp4moe/checkpoint/edit/fix.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/counts.hpp"
-#include "fp4moe/cli/error_rows.hpp"
+#include "fp4moe/cli/errors_toml.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
 #include "fp4moe/tensor/files/store.hpp"

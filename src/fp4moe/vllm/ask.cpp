@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/json_fields.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/oracle/layer_fields.hpp"
 #include "fp4moe/runtime/selection_request.hpp"
@@ -29,59 +30,45 @@ const Json* member(const Json& object, std::string_view key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-Result<std::string> word(const Json& object, std::string_view key) {
-  const Json* found = member(object, key);
-  if (found == nullptr) return std::string();
-  if (!found->is_string()) return not_understood(key, "a text", found);
-  return found->string();
-}
-
-Result<std::uint64_t> whole(const Json& object, std::string_view key, std::uint64_t missing = 0) {
-  const Json* found = member(object, key);
-  if (found == nullptr) return missing;
-  if (!found->is_number_integer() || found->get<std::int64_t>() < 0)
-    return not_understood(key, "a whole number", found);
-  return found->get<std::uint64_t>();
-}
-
-Result<bool> flag(const Json& object, std::string_view key, bool missing) {
-  const Json* found = member(object, key);
-  if (found == nullptr) return missing;
-  if (!found->is_boolean()) return not_understood(key, "true or false", found);
-  return found->get<bool>();
-}
-
-Result<std::optional<double>> number(const Json& object, std::string_view key) {
-  const Json* found = member(object, key);
-  if (found == nullptr) return std::optional<double>();
-  if (!found->is_number()) return not_understood(key, "a number", found);
-  return std::optional(found->get<double>());
-}
-
-// Each field is read and assigned; the first error counts.
-class Reader {
+// The fields of a question. The first error is kept; what is absent has a value of its own.
+class QuestionFields : public JsonFields {
  public:
-  explicit Reader(const Json& from) : from_(from) {}
+  using JsonFields::JsonFields;
 
-  template <class T, class Read>
-  Reader& read(std::string_view key, T& to, const Read& read) {
-    if (!why_.id.empty()) return *this;
-    auto value = read(from_, key);
-    if (value)
-      to = *std::move(value);
-    else
-      why_ = value.why();
-    return *this;
+  std::string text(std::string_view key) { return get<std::string>(key).value_or(""); }
+  std::uint64_t count(std::string_view key, std::uint64_t missing = 0) {
+    return get<std::uint64_t>(key).value_or(missing);
+  }
+  bool flag(std::string_view key, bool missing) { return get<bool>(key).value_or(missing); }
+  std::vector<float> floats(std::string_view key) {
+    std::vector<float> result;
+    const Json* const list = array(key);
+    if (list == nullptr) return result;
+    for (const Json& one : *list) {
+      if (!one.is_number()) wrong(key, "a list of numbers", &one);
+      result.push_back(one.is_number() ? static_cast<float>(one.get<double>()) : 0.0f);
+    }
+    return result;
   }
   Result<Done> done() const {
-    if (!why_.id.empty()) return why_;
+    if (problem_) return *problem_;
     return Done{};
   }
 
  private:
-  const Json& from_;
-  Error why_{};
+  void wrong(std::string_view key, std::string_view expected, const Json* found) override {
+    if (!problem_) problem_ = not_understood(key, expected, found);
+  }
+
+  std::optional<Error> problem_{};
 };
+
+Result<std::string> text_of(const Json& object, std::string_view key) {
+  QuestionFields fields(object);
+  std::string result = fields.text(key);
+  if (const auto done = fields.done(); !done) return done.why();
+  return result;
+}
 
 // What routers and kernels need and a selection does not: not fields of a layer.
 constexpr std::string_view kBesideLayer[] = {"num_expert_group",
@@ -91,34 +78,15 @@ constexpr std::string_view kBesideLayer[] = {"num_expert_group",
                                              "apply_router_weight_on_input",
                                              "expert_placement"};
 
-Result<std::vector<float>> floats(const Json& object, std::string_view key) {
-  std::vector<float> result;
-  const Json* found = member(object, key);
-  if (found == nullptr) return result;
-  if (!found->is_array()) return not_understood(key, "a list of numbers", found);
-  for (const Json& one : *found) {
-    if (!one.is_number()) return not_understood(key, "a list of numbers", &one);
-    result.push_back(static_cast<float>(one.get<double>()));
-  }
-  return result;
-}
-
 Result<Done> read_beside(const Json& from, MoeConfig& to) {
-  std::optional<double> scale;
-  std::string placement;
-  Reader reader(from);
-  reader
-      .read("num_expert_group", to.num_expert_group,
-            [](const Json& object, std::string_view key) { return whole(object, key); })
-      .read("topk_group", to.topk_group,
-            [](const Json& object, std::string_view key) { return whole(object, key); })
-      .read("e_score_correction_bias", to.e_score_correction_bias, floats)
-      .read("routed_scaling_factor", scale, number)
-      .read("apply_router_weight_on_input", to.apply_router_weight_on_input,
-            [](const Json& object, std::string_view key) { return flag(object, key, false); })
-      .read("expert_placement", placement, word);
-  if (const auto done = reader.done(); !done) return done.why();
-  to.routed_scaling_factor = scale.value_or(1.0);
+  QuestionFields fields(from);
+  to.num_expert_group = fields.count("num_expert_group");
+  to.topk_group = fields.count("topk_group");
+  to.e_score_correction_bias = fields.floats("e_score_correction_bias");
+  to.routed_scaling_factor = fields.get<double>("routed_scaling_factor").value_or(1.0);
+  to.apply_router_weight_on_input = fields.flag("apply_router_weight_on_input", false);
+  const std::string placement = fields.text("expert_placement");
+  if (const auto done = fields.done(); !done) return done.why();
   if (placement == "round_robin")
     to.expert_placement = checkpoint::Placement::round_robin;
   else if (!placement.empty() && placement != "linear")
@@ -133,15 +101,14 @@ Result<Context> context_from(const Json& question) {
   const Json* given = member(question, "context");
   if (given == nullptr) return current_context();
   runtime::SelectionOptions options;
-  std::string mode;
-  Reader reader(*given);
-  reader.read("policy", result.policy, word)
-      .read("mode", mode, word)
-      .read("device", options.device, word)
-      .read("platform", options.platform, word)
-      .read("capability", options.capability, word)
-      .read("gfx", options.gfx, word);
-  if (const auto done = reader.done(); !done) return done.why();
+  QuestionFields fields(*given);
+  result.policy = fields.text("policy");
+  const std::string mode = fields.text("mode");
+  options.device = fields.text("device");
+  options.platform = fields.text("platform");
+  options.capability = fields.text("capability");
+  options.gfx = fields.text("gfx");
+  if (const auto done = fields.done(); !done) return done.why();
   if (!mode.empty() && mode != "strict" && mode != "compat")
     return usage("vllm.ask", "the question is not understood")
         .at("mode")
@@ -199,7 +166,7 @@ Result<Json> select(const Json& question) {
   if (!config) return config.why();
   const auto format = format_from(question);
   if (!format) return format.why();
-  const auto entry = word(question, "entry");
+  const auto entry = text_of(question, "entry");
   if (!entry) return entry.why();
   oracle::Record refused;
   if (*format == WeightFormat::nvfp4)
@@ -273,7 +240,7 @@ Result<Json> ask_activation_key(const Asked& asked) {
 Result<Json> ask_round_up(const Asked& asked) {
   const auto row = asked.row();
   if (!row) return row.why();
-  const auto activation = word(asked.question, "activation");
+  const auto activation = text_of(asked.question, "activation");
   if (!activation) return activation.why();
   const auto known = oracle::activation_from_name(*activation);
   const auto result = oracle::round_sizes(
@@ -301,7 +268,7 @@ Result<Json> ask_buffers(const Asked& asked) {
   if (!row) return row.why();
   const auto policy = policy_of(asked.config.context, asked.format);
   if (!policy) return policy.why();
-  const auto names = word(asked.question, "names");
+  const auto names = text_of(asked.question, "names");
   if (!names) return names.why();
   const MoeConfig& config = asked.config;
   const auto sizes = oracle::layer_sizes(
@@ -350,7 +317,7 @@ Result<Json> ask_quant_config(const Asked& asked) {
 Result<Json> ask_format(const Asked& asked) {
   const auto options = options_from(asked.question);
   if (!options) return options.why();
-  const auto bias = word(asked.question, "bias_dtype");
+  const auto bias = text_of(asked.question, "bias_dtype");
   if (!bias) return bias.why();
   const auto bias_type = tensor::dtype_from_safetensors(bias->empty() ? "BF16" : *bias);
   if (!bias_type) return not_understood("bias_dtype", "BF16, F16 or F32", nullptr);
@@ -391,7 +358,7 @@ constexpr Verb kVerbs[] = {
 }  // namespace
 
 Result<WeightFormat> format_from(const Json& question) {
-  const auto name = word(question, "format");
+  const auto name = text_of(question, "format");
   if (!name) return name.why();
   if (const auto format = formats::weight_format_from_name(*name)) return *format;
   return not_understood("format", "mxfp4 or nvfp4", member(question, "format"));
@@ -419,25 +386,16 @@ Result<ConversionOptions> options_from(const Json& question) {
   ConversionOptions result;
   const Json none = Json::object();
   const Json* given = member(question, "options");
-  std::string order, activation, params;
-  std::uint64_t threads = 1;
-  Reader reader(given == nullptr ? none : *given);
-  const auto one = [](const Json& object, std::string_view key) { return whole(object, key, 1); };
-  reader
-      .read("is_act_and_mul", result.is_act_and_mul,
-            [](const Json& object, std::string_view key) { return flag(object, key, true); })
-      .read("takes_external", result.takes_external,
-            [](const Json& object, std::string_view key) { return flag(object, key, false); })
-      .read("w13_order", order, word)
-      .read("activation", activation, word)
-      .read("tp_size", result.tp_size, one)
-      .read("generation", result.generation, word)
-      .read("params_dtype", params, word)
-      .read("threads", threads, one)
-      .read("hidden", result.hidden,
-            [](const Json& object, std::string_view key) { return whole(object, key); });
-  if (const auto done = reader.done(); !done) return done.why();
-  result.threads = threads;
+  QuestionFields fields(given == nullptr ? none : *given);
+  result.is_act_and_mul = fields.flag("is_act_and_mul", true);
+  result.takes_external = fields.flag("takes_external", false);
+  const std::string order = fields.text("w13_order"), activation = fields.text("activation"),
+                    params = fields.text("params_dtype");
+  result.tp_size = fields.count("tp_size", 1);
+  result.generation = fields.text("generation");
+  result.threads = fields.count("threads", 1);
+  result.hidden = fields.count("hidden");
+  if (const auto done = fields.done(); !done) return done.why();
   for (const checkpoint::RowOrder known :
        {checkpoint::RowOrder::interleaved, checkpoint::RowOrder::halves})
     if (order == name(known)) result.w13_order = known;
@@ -486,7 +444,7 @@ Json to_json(const FusedMoeQuantConfig& config) {
 }
 
 Result<Json> ask(const Json& question) {
-  const auto verb = word(question, "ask");
+  const auto verb = text_of(question, "ask");
   if (!verb) return verb.why();
   if (*verb == "select") return select(question);
   const auto* row = std::ranges::find(kVerbs, *verb, &Verb::name);
@@ -498,7 +456,7 @@ Result<Json> ask(const Json& question) {
   auto config = config_from(question);
   if (!config) return config.why();
   asked.config = *std::move(config);
-  const auto backend = word(question, "backend");
+  const auto backend = text_of(question, "backend");
   if (!backend) return backend.why();
   asked.backend = *backend;
   return row->answer(asked);

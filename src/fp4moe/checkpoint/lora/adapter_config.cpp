@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/json_fields.hpp"
 #include "fp4moe/base/text.hpp"
 
 namespace fp4moe::checkpoint {
@@ -37,9 +38,10 @@ bool is_switched_on(const Json& value) {
   return !(value.is_structured() && value.empty());
 }
 
-class ConfigReader {
+class AdapterFields : public JsonFields {
  public:
-  ConfigReader(const Json& document, std::string_view path) : document_(document), path_(path) {}
+  AdapterFields(const Json& document, std::string_view path)
+      : JsonFields(document), document_(document), path_(path) {}
 
   Result<AdapterConfig> read() {
     if (!document_.is_object()) return bad("", "an object", json_text(document_));
@@ -55,12 +57,10 @@ class ConfigReader {
     const std::optional<double> number = alpha_of(*alpha);
     if (!number) return bad("lora_alpha", kAlphaWords, json_text(*alpha));
     config.alpha = *number;
-    if (const Json* flag = find("use_rslora"); flag != nullptr && !flag->is_null()) {
-      if (!flag->is_boolean()) return bad("use_rslora", "true or false", json_text(*flag));
-      config.rslora = flag->get<bool>();
-    }
+    config.rslora = get<bool>("use_rslora").value_or(false);
     if (Result<Done> done = read_patterns(config); !done) return done.why();
     if (Result<Done> done = read_names(config); !done) return done.why();
+    if (problem_) return *problem_;
     return config;
   }
 
@@ -70,9 +70,8 @@ class ConfigReader {
     return fmt::format("a whole number from 1 to {}", kMaxLoraRank);
   }
 
-  const Json* find(const char* key) const {
-    const auto found = document_.find(key);
-    return found == document_.end() ? nullptr : &*found;
+  void wrong(std::string_view key, std::string_view expected, const Json* found) override {
+    if (!problem_) problem_ = bad(key, expected, json_text(*found));
   }
   Error bad(std::string_view key, std::string_view expected, std::string_view found) const {
     return invalid("adapter.config", "the adapter's configuration is not what PEFT writes")
@@ -116,12 +115,10 @@ class ConfigReader {
     return Done{};
   }
 
-  Result<Done> read_patterns(AdapterConfig& config) const {
+  Result<Done> read_patterns(AdapterConfig& config) {
     for (const char* key : {"rank_pattern", "alpha_pattern"}) {
-      const Json* patterns = find(key);
-      if (patterns == nullptr || patterns->is_null()) continue;
-      if (!patterns->is_object())
-        return bad(key, "an object of patterns and numbers", json_text(*patterns));
+      const Json* patterns = object(key);
+      if (patterns == nullptr) continue;
       for (const auto& [pattern, value] : patterns->items()) {
         if (!is_lora_pattern(pattern))
           return invalid("adapter.pattern", "a regular expression is not understood")
@@ -146,29 +143,25 @@ class ConfigReader {
     return Done{};
   }
 
-  Result<Done> read_names(AdapterConfig& config) const {
+  Result<Done> read_names(AdapterConfig& config) {
     if (const Json* base = find("base_model_name_or_path"); base != nullptr && base->is_string())
       config.base_model = base->string();
-    const Json* parameters = find("target_parameters");
-    if (parameters != nullptr && !parameters->is_null()) {
-      if (!parameters->is_array())
-        return bad("target_parameters", "a list of names", json_text(*parameters));
+    if (const Json* parameters = array("target_parameters")) {
       for (const Json& name : *parameters) {
         if (!name.is_string()) return bad("target_parameters", "a list of names", json_text(name));
         config.target_parameters.push_back(name.string());
       }
     }
     const Json* modules = find("target_modules");
-    if (modules != nullptr && !modules->is_null() && !modules->is_string() && !modules->is_array())
+    if (modules != nullptr && !modules->is_string() && !modules->is_array())
       return bad("target_modules", "a name or a list of names", json_text(*modules));
     return check_saved_modules();
   }
 
   // Whole weights instead of low-rank changes. Elsewhere they do not concern the experts.
-  Result<Done> check_saved_modules() const {
-    const Json* saved = find("modules_to_save");
-    if (saved == nullptr || saved->is_null()) return Done{};
-    if (!saved->is_array()) return bad("modules_to_save", "a list of names", json_text(*saved));
+  Result<Done> check_saved_modules() {
+    const Json* saved = array("modules_to_save");
+    if (saved == nullptr) return Done{};
     constexpr std::string_view kExpertWords[] = {
         "experts", "mlp", "gate_up_proj", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"};
     for (const Json& name : *saved) {
@@ -188,6 +181,7 @@ class ConfigReader {
 
   const Json& document_;
   std::string path_;
+  std::optional<Error> problem_{};
 };
 
 // One element of a pattern: a character, any character, or any digit; how often.
@@ -296,7 +290,7 @@ LoraScale lora_scale(const AdapterConfig& config, std::string_view module) {
 }
 
 Result<AdapterConfig> parse_adapter_config(const Json& document, std::string_view path) {
-  return ConfigReader(document, path).read();
+  return AdapterFields(document, path).read();
 }
 
 }  // namespace fp4moe::checkpoint

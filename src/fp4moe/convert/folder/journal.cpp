@@ -7,7 +7,7 @@
 
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/convert/folder/intact.hpp"
-#include "fp4moe/convert/folder/json_fields.hpp"
+#include "fp4moe/convert/folder/record_fields.hpp"
 #include "fp4moe/tensor/files/atomic_file.hpp"
 
 namespace fp4moe::convert {
@@ -87,7 +87,7 @@ Result<JournalRecords> journal_from_text(std::string_view whole) {
   Result<Json> json = parse_json(whole);
   if (!json) return json.why();
   std::string wrong;
-  const Fields fields(*json, "the journal", wrong);
+  RecordFields fields(*json, "the journal", wrong);
   JournalRecords records{.identity = fields.any("identity")};
   const std::string stated = fields.string(kJournalChecksum);
   const Json files = fields.array("files"), layers = fields.array("layers");

@@ -9,7 +9,7 @@
 
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/convert/folder/intact.hpp"
-#include "fp4moe/convert/folder/json_fields.hpp"
+#include "fp4moe/convert/folder/record_fields.hpp"
 #include "fp4moe/tensor/files/mapped_file.hpp"
 
 namespace fp4moe::convert {
@@ -27,7 +27,7 @@ Json to_json(const TensorRecord& tensor) {
           {"xxh3_128", text(tensor.checksum)}};
 }
 
-TensorRecord tensor_from(const Fields& fields) {
+TensorRecord tensor_from(RecordFields fields) {
   TensorRecord tensor{.name = fields.string("name"), .dtype = fields.dtype("dtype")};
   for (const Json& extent : fields.array("shape")) {
     if (extent.is_number_unsigned())
@@ -41,7 +41,7 @@ TensorRecord tensor_from(const Fields& fields) {
   return tensor;
 }
 
-FileRecord file_from(const Fields& fields) {
+FileRecord file_from(RecordFields fields) {
   FileRecord file{.name = fields.file_name("name"),
                   .bytes = fields.number("bytes"),
                   .header_bytes = fields.number("header_bytes"),
@@ -55,11 +55,11 @@ Json to_json(const layout::Sizes& sizes) {
   return {{"hidden", sizes.hidden}, {"intermediate", sizes.intermediate}};
 }
 
-layout::Sizes sizes_from(const Fields& fields) {
+layout::Sizes sizes_from(RecordFields fields) {
   return {fields.number("hidden"), fields.number("intermediate")};
 }
 
-LayerRecord layer_from(const Fields& fields) {
+LayerRecord layer_from(RecordFields fields) {
   LayerRecord layer{.index = fields.number("index"),
                     .prefix = fields.string("prefix"),
                     .file = fields.file_name("file")};
@@ -97,7 +97,7 @@ Json slice_json(const checkpoint::Slice& slice) {
           {"placement", name(slice.placement)}};
 }
 
-checkpoint::Slice slice_from(const Fields& fields) {
+checkpoint::Slice slice_from(RecordFields fields) {
   const auto rank = [&fields](const char* key) {
     const auto found = rank_from_text(fields.string(key));
     if (!found) fields.fail(key, "rank/size");
@@ -141,7 +141,7 @@ Json body_of(const Manifest& manifest) {
 
 std::string dumped(const Json& json) { return json.dump(1) + "\n"; }
 
-Manifest manifest_from(const Fields& fields) {
+Manifest manifest_from(RecordFields fields) {
   Manifest manifest{.layout = fields.string("layout"),
                     .generation = fields.string("generation"),
                     .backend = fields.string("backend"),
@@ -149,11 +149,11 @@ Manifest manifest_from(const Fields& fields) {
                     .slice = slice_from(fields.object("shard")),
                     .params_type = fields.dtype("params_dtype"),
                     .experts_only = fields.flag("experts_only")};
-  const Fields source = fields.object("source");
+  RecordFields source = fields.object("source");
   manifest.source_path = source.string("path");
   manifest.dialect = source.string("dialect");
   for (const Json& each : source.array("files")) {
-    const Fields file = source.inside(each, "files");
+    RecordFields file = source.inside(each, "files");
     manifest.source_files.push_back({.name = file.relative_name("name"),
                                      .bytes = file.number("bytes"),
                                      .frame = file.digest("frame_xxh3_128")});
@@ -164,7 +164,7 @@ Manifest manifest_from(const Fields& fields) {
   for (const Json& file : fields.array("files"))
     manifest.files.push_back(file_from(fields.inside(file, "files")));
   for (const Json& each : fields.array("companions")) {
-    const Fields file = fields.inside(each, "companions");
+    RecordFields file = fields.inside(each, "companions");
     manifest.companions.push_back({.name = file.file_name("name"),
                                    .bytes = file.number("bytes"),
                                    .checksum = file.digest("xxh3_128")});
@@ -209,14 +209,14 @@ Json to_json(const LayerRecord& layer) {
 
 Result<FileRecord> file_from_json(const Json& json) {
   std::string why;
-  FileRecord file = file_from(Fields(json, "file", why));
+  FileRecord file = file_from(RecordFields(json, "file", why));
   if (!why.empty()) return bad_manifest("a file's record", why);
   return file;
 }
 
 Result<LayerRecord> layer_from_json(const Json& json) {
   std::string why;
-  LayerRecord layer = layer_from(Fields(json, "layer", why));
+  LayerRecord layer = layer_from(RecordFields(json, "layer", why));
   if (!why.empty()) return bad_manifest("a layer's record", why);
   return layer;
 }
@@ -237,7 +237,7 @@ Result<Manifest> manifest_from_text(std::string_view whole) {
   if (!parsed) return bad_manifest("JSON", parsed.why().message);
   Json& json = *parsed;
   std::string why;
-  const Fields top(json, "the manifest", why);
+  RecordFields top(json, "the manifest", why);
   const std::uint64_t schema = top.number("schema_version");
   const std::string version = top.string("version");
   if (!why.empty()) return bad_manifest("fp4moe's own fields", why);
@@ -252,7 +252,7 @@ Result<Manifest> manifest_from_text(std::string_view whole) {
   json.erase(std::string(kChecksumKey));
   if (const std::string found = text(digest_of(dumped(json))); found != stated)
     return bad_manifest(fmt::format("checksum {}", printable(stated)), found);
-  Manifest manifest = manifest_from(Fields(json, "the manifest", why));
+  Manifest manifest = manifest_from(RecordFields(json, "the manifest", why));
   if (!why.empty()) return bad_manifest("fp4moe's own fields", why);
   return manifest;
 }

@@ -1,0 +1,90 @@
+// Reads fields of what conversions write about themselves. Each must be there: a wrong or missing one
+// gives an empty value, and the first complaint is kept.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/json_fields.hpp"
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/convert/folder/checksum.hpp"
+#include "fp4moe/tensor/dtype.hpp"
+
+namespace fp4moe::convert {
+
+class RecordFields : public JsonFields {
+ public:
+  // `why` outlives this and stays empty while nothing is wrong.
+  RecordFields(const Json& json, std::string_view place, std::string& why)
+      : JsonFields(json), place_(place), why_(&why) {
+    if (!json.is_object()) complain(fmt::format("{} that is not an object", place_));
+  }
+
+  const Json& any(std::string_view key) {
+    const Json* const found = find(key);
+    if (found == nullptr) wrong(key, "a value", nullptr);
+    return found == nullptr ? nothing() : *found;
+  }
+  std::string string(std::string_view key) { return need<std::string>(key); }
+  std::uint64_t number(std::string_view key) { return need<std::uint64_t>(key); }
+  bool flag(std::string_view key) { return need<bool>(key); }
+  // Of a list that is missing, an empty one.
+  const Json& array(std::string_view key) {
+    static const Json kEmpty = Json::array();
+    if (find(key) == nullptr) wrong(key, "a list", nullptr);
+    const Json* const found = JsonFields::array(key);
+    return found == nullptr ? kEmpty : *found;
+  }
+  RecordFields object(std::string_view key) { return {any(key), key, *why_}; }
+  RecordFields inside(const Json& json, std::string_view place) { return {json, place, *why_}; }
+
+  tensor::DType dtype(const char* key) {
+    const auto found = tensor::dtype_from_safetensors(string(key));
+    if (!found) wrong(key, "a type of safetensors", nullptr);
+    return found.value_or(tensor::DType::u8);
+  }
+  Digest digest(const char* key) {
+    const auto found = digest_from_text(string(key));
+    if (!found) wrong(key, "32 hexadecimal digits", nullptr);
+    return found.value_or(Digest{});
+  }
+  // A name inside the folder itself.
+  std::string file_name(const char* key) {
+    std::string found = string(key);
+    if (!is_plain(found)) wrong(key, "a plain file name", nullptr);
+    return found;
+  }
+  // The same, perhaps in folders below.
+  std::string relative_name(const char* key) {
+    std::string found = string(key);
+    bool is_fine = true;
+    for (const std::string_view part : split(found, '/')) is_fine = is_fine && is_plain(part);
+    if (!is_fine) wrong(key, "a relative file name", nullptr);
+    return found;
+  }
+
+ private:
+  static bool is_plain(std::string_view name) {
+    return !name.empty() && name != "." && name != ".." && name.size() < 256 &&
+           name.find('/') == name.npos && name.find('\0') == name.npos;
+  }
+
+  void wrong(std::string_view key, std::string_view expected, const Json* /*found*/) override {
+    complain(fmt::format("\"{}\" of {} without {}", printable(key), place_, expected));
+  }
+  static const Json& nothing() {
+    static const Json kNothing;
+    return kNothing;
+  }
+  void complain(std::string what) const {
+    if (why_->empty()) *why_ = std::move(what);
+  }
+
+  std::string place_;
+  std::string* why_;
+};
+
+}  // namespace fp4moe::convert
