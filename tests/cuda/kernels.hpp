@@ -18,6 +18,7 @@
 #include "fp4moe/kernels/cuda/driver.hpp"
 #include "fp4moe/kernels/cuda/sm90/activate/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/combine/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/decode/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/gather/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/grouped_gemm/shape.hpp"
 #include "fp4moe/kernels/cuda/sm90/pack/params.hpp"
@@ -29,6 +30,7 @@ namespace fp4moe::kernels::cuda::sm90 {
 
 struct Shape {
   std::uint32_t blocks = 1, threads = 1, shared = 0;
+  bool is_cooperative = false;
 };
 
 class OnDevice : public ::testing::Test {
@@ -76,6 +78,7 @@ class OnDevice : public ::testing::Test {
                                            .blocks = shape.blocks,
                                            .threads = shape.threads,
                                            .shared_bytes = shape.shared,
+                                           .is_cooperative = shape.is_cooperative,
                                            .has_pdl = true,
                                            .params = &params},
                                           nullptr);
