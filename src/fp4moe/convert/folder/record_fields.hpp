@@ -23,9 +23,11 @@ class RecordFields : public JsonFields {
     if (!json.is_object()) complain(fmt::format("{} that is not an object", place_));
   }
 
+  void fail(std::string_view key, std::string_view wanted) { wrong(key, wanted, nullptr); }
+
   const Json& any(std::string_view key) {
     const Json* const found = find(key);
-    if (found == nullptr) wrong(key, "a value", nullptr);
+    if (found == nullptr) fail(key, "a value");
     return found == nullptr ? nothing() : *found;
   }
   std::string string(std::string_view key) { return need<std::string>(key); }
@@ -34,7 +36,7 @@ class RecordFields : public JsonFields {
   // Of a list that is missing, an empty one.
   const Json& array(std::string_view key) {
     static const Json kEmpty = Json::array();
-    if (find(key) == nullptr) wrong(key, "a list", nullptr);
+    if (find(key) == nullptr) fail(key, "a list");
     const Json* const found = JsonFields::array(key);
     return found == nullptr ? kEmpty : *found;
   }
@@ -43,18 +45,18 @@ class RecordFields : public JsonFields {
 
   tensor::DType dtype(const char* key) {
     const auto found = tensor::dtype_from_safetensors(string(key));
-    if (!found) wrong(key, "a type of safetensors", nullptr);
+    if (!found) fail(key, "a type of safetensors");
     return found.value_or(tensor::DType::u8);
   }
   Digest digest(const char* key) {
     const auto found = digest_from_text(string(key));
-    if (!found) wrong(key, "32 hexadecimal digits", nullptr);
+    if (!found) fail(key, "32 hexadecimal digits");
     return found.value_or(Digest{});
   }
   // A name inside the folder itself.
   std::string file_name(const char* key) {
     std::string found = string(key);
-    if (!is_plain(found)) wrong(key, "a plain file name", nullptr);
+    if (!is_plain(found)) fail(key, "a plain file name");
     return found;
   }
   // The same, perhaps in folders below.
@@ -62,7 +64,7 @@ class RecordFields : public JsonFields {
     std::string found = string(key);
     bool is_fine = true;
     for (const std::string_view part : split(found, '/')) is_fine = is_fine && is_plain(part);
-    if (!is_fine) wrong(key, "a relative file name", nullptr);
+    if (!is_fine) fail(key, "a relative file name");
     return found;
   }
 
