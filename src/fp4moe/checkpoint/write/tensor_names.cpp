@@ -152,10 +152,10 @@ bool can_split(std::uint64_t rows, const RenameContext& context) {
 // q, k and v of a layer become one tensor, their rows one after another.
 Result<std::vector<OtherTensor>> join_qkv(std::vector<OtherTensor> others,
                                           const RenameContext& context) {
-  struct Parts {
+  struct QkvParts {
     std::array<OtherTensor*, 3> found{};
   };
-  std::map<std::string, Parts> groups;
+  std::map<std::string, QkvParts> groups;
   for (OtherTensor& other : others)
     for (std::size_t i = 0; i < kQkv.size(); ++i)
       for (const std::string_view ending : {".weight", ".bias"}) {
