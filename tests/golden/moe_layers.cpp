@@ -223,11 +223,11 @@ Result<Computed> compute(const MoeLayerCase& layer, const ModeRow& mode, const L
   const std::uint64_t hidden = layer.shape.hidden, tokens = layer.tokens;
   const std::vector<double> x = input_rows(layer, mode);
   std::vector<float> weights(layer.topk_weights.begin(), layer.topk_weights.end());
-  const Prepared in{.x = moe::dense_rows(std::span<const double>(x), DType::f64, tokens, hidden),
-                    .top_k = layer.top_k,
-                    .ids = layer.ids.numbers,
-                    .weights = weights,
-                    .adapters = layer.token_adapters};
+  const Prepared in{{.x = moe::dense_rows(std::span<const double>(x), DType::f64, tokens, hidden),
+                     .top_k = layer.top_k,
+                     .ids = layer.ids.numbers,
+                     .weights = weights,
+                     .adapters = layer.token_adapters}};
   const std::vector<moe::LoraExpert> lora = layer.lora();
   const ExpertsCall call{.in = in,
                          .expert_map = map,

@@ -130,9 +130,7 @@ struct TestTokens {
   moe::Tokens routed() const {
     return {.x = rows(), .top_k = top_k, .ids = ids, .weights = weights};
   }
-  Prepared prepared() const {
-    return {.x = rows(), .top_k = top_k, .ids = ids, .weights = weights};
-  }
+  Prepared prepared() const { return {routed()}; }
 
   // The sum over assignments whose expert is in the layer, by plain loops.
   std::vector<double> expected(const TestLayer& layer) const {

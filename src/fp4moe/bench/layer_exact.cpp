@@ -57,10 +57,10 @@ Result<std::vector<double>> exact_outputs(const LayerModel& model, moe::ExpertsP
         value = moe::rounded_to_bf16(value * moe::rounded_to_bf16(double{routes->weights[t]}));
   }
   const moe::Prepared in{
-      .x = moe::dense_rows(std::span<const double>(x), DType::f64, count, tokens.hidden),
-      .top_k = router->assignments_per_token(),
-      .ids = std::span(routes->ids).first(assignments),
-      .weights = std::span(routes->weights).first(assignments)};
+      {.x = moe::dense_rows(std::span<const double>(x), DType::f64, count, tokens.hidden),
+       .top_k = router->assignments_per_token(),
+       .ids = std::span(routes->ids).first(assignments),
+       .weights = std::span(routes->weights).first(assignments)}};
   const auto done = (*experts)->compute(
       {.in = in, .expert_map = map, .weight_on_input = on_input}, moe::OutputForm::summed,
       moe::dense_rows(std::span(out), DType::f64, count, tokens.hidden));

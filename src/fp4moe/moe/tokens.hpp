@@ -30,18 +30,12 @@ struct PrepareOptions {
 // The input of this rank's experts; memory of the exchange or the caller's, until finalize.
 // Standard: rows with their ids and weights. Batched: expert e's rows are [e * capacity, e *
 // capacity + counts[e]); ids and weights are not there.
-struct Prepared {
+struct Prepared : Tokens {
   TokenFormat format = TokenFormat::standard;
-  ConstRows x{};
-  bool is_quantized = false;  // x holds decoded values
-  float factor = 1.0f;        // of all x, when quantized
-  std::uint64_t top_k = 0;
-  std::span<const std::int32_t> ids{};  // physical, global
-  std::span<const float> weights{};
-  ConstRows logits{};                        // monolithic
-  std::span<const std::int32_t> counts{};    // batched: [local experts]
-  std::uint64_t capacity = 0;                // batched
-  std::span<const std::int32_t> adapters{};  // of each row
+  bool is_quantized = false;               // x holds decoded values
+  float factor = 1.0f;                     // of all x, when quantized
+  std::span<const std::int32_t> counts{};  // batched: [local experts]
+  std::uint64_t capacity = 0;              // batched
 };
 
 // The output of the experts: summed rows [M, H], one row per assignment [M * top_k, H] (assignments of foreign

@@ -415,8 +415,9 @@ TEST(CpuEngine, ComputesBatchesAndLeavesEmptyRowsAlone) {
   const TestLayer layer(shape_of(WeightFormat::nvfp4, 64, 48), Activation::silu, 37);
   const TestTokens tokens(5 * 150, 64, 1, 5, 38);
   const std::vector<std::int32_t> counts{3, 0, 150, 1, 7};
-  const Prepared in{
-      .format = TokenFormat::batched, .x = tokens.rows(), .counts = counts, .capacity = 150};
+  Prepared in{{.x = tokens.rows()}, TokenFormat::batched};
+  in.counts = counts;
+  in.capacity = 150;
   const ExpertsProblem problem{.numerics = numerics("native")};
   const auto expected = compute(*make_reference(layer, problem), {.in = in}, OutputForm::batches);
   const auto found = compute(*make(layer, problem, 3), {.in = in}, OutputForm::batches);

@@ -171,8 +171,9 @@ TEST_F(CudaEngines, BatchesComeBackWhereTheyWere) {
     const std::uint64_t capacity = is_small() ? 3 : 200;
     const std::vector<std::int32_t> counts{2, 0, static_cast<std::int32_t>(capacity), 1, 3};
     const TestTokens tokens(sizes.experts * capacity, sizes.hidden, 1, sizes.experts, 6);
-    const Prepared in{
-        .format = TokenFormat::batched, .x = tokens.rows(), .counts = counts, .capacity = capacity};
+    Prepared in{{.x = tokens.rows()}, TokenFormat::batched};
+    in.counts = counts;
+    in.capacity = capacity;
     std::vector<double> expected = compute(*truth, {.in = in}, OutputForm::batches);
     std::vector<double> found = compute(*experts, {.in = in}, OutputForm::batches);
     for (std::uint64_t i = 0; i < tokens.tokens; ++i) {

@@ -135,13 +135,11 @@ class AllToAll final : public RankedExchange {
         std::memcpy(&weights_[begin * top_k_], from.weights, count * 4 * top_k_);
       if (shape.adapters > 0) std::memcpy(&adapters_[begin], from.adapters, count * 4);
     }
-    return Prepared{.x = x,
-                    .is_quantized = codec.is_quantized(),
-                    .factor = codec.factor(),
-                    .top_k = top_k_,
-                    .ids = ids_,
-                    .weights = weights_,
-                    .adapters = adapters_};
+    Prepared prepared{
+        {.x = x, .top_k = top_k_, .ids = ids_, .weights = weights_, .adapters = adapters_}};
+    prepared.is_quantized = codec.is_quantized();
+    prepared.factor = codec.factor();
+    return prepared;
   }
 
   Result<Done> combine(const ExpertsOutput& output, const MutableRows& out) override {

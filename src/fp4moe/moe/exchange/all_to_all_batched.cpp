@@ -159,13 +159,12 @@ class AllToAllBatched final : public RankedExchange {
         if (shape.adapters > 0) std::memcpy(&adapters_[row], from.adapters + 4 * i, 4);
       }
     }
-    return Prepared{.format = TokenFormat::batched,
-                    .x = x,
-                    .is_quantized = codec.is_quantized(),
-                    .factor = codec.factor(),
-                    .counts = counts_,
-                    .capacity = capacity_,
-                    .adapters = adapters_};
+    return Prepared{{.x = x, .adapters = adapters_},
+                    TokenFormat::batched,
+                    codec.is_quantized(),
+                    codec.factor(),
+                    counts_,
+                    capacity_};
   }
 
   Result<Done> combine(const ExpertsOutput& output, const MutableRows& out) override {

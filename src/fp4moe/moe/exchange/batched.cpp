@@ -52,13 +52,12 @@ class Batched final : public Exchange {
       }
     tokens_ = tokens.x.rows;
     is_open_ = true;
-    return Prepared{.format = TokenFormat::batched,
-                    .x = x,
-                    .is_quantized = codec.is_quantized(),
-                    .factor = codec.factor(),
-                    .counts = counts_,
-                    .capacity = capacity_,
-                    .adapters = adapters_};
+    return Prepared{{.x = x, .adapters = adapters_},
+                    TokenFormat::batched,
+                    codec.is_quantized(),
+                    codec.factor(),
+                    counts_,
+                    capacity_};
   }
 
   Result<Done> finalize(const ExpertsOutput& output, const MutableRows& out) override {

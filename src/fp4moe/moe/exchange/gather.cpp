@@ -100,13 +100,10 @@ class Gather final : public RankedExchange {
       if (shape.logits > 0)
         std::memcpy(logits_.data() + begin * shape.logits, from.logits, count * shape.logits);
     }
-    Prepared prepared{.x = x,
-                      .is_quantized = codec.is_quantized(),
-                      .factor = codec.factor(),
-                      .top_k = top_k_,
-                      .ids = ids_,
-                      .weights = weights_,
-                      .adapters = adapters_};
+    Prepared prepared{
+        {.x = x, .top_k = top_k_, .ids = ids_, .weights = weights_, .adapters = adapters_}};
+    prepared.is_quantized = codec.is_quantized();
+    prepared.factor = codec.factor();
     if (shape.logits > 0)
       prepared.logits = {logits_.data(), tokens.logits.dtype, rows_, tokens.logits.columns,
                          shape.logits};

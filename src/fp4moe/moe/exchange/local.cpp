@@ -17,12 +17,7 @@ class Local final : public Exchange {
   Result<Prepared> prepare(const Tokens& tokens, const PrepareOptions& options) override {
     is_open_ = false;
     if (const auto fine = check_tokens(tokens, options, traits()); !fine) return fine.why();
-    prepared_ = {.x = tokens.x,
-                 .top_k = tokens.top_k,
-                 .ids = tokens.ids,
-                 .weights = tokens.weights,
-                 .logits = tokens.logits,
-                 .adapters = tokens.adapters};
+    prepared_ = Prepared{tokens};
     RowCodec codec(tokens.x, options.quantizer);
     if (codec.is_quantized() || options.weight_on_input) {
       const std::uint64_t rows = tokens.x.rows;

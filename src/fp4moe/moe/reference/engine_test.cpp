@@ -172,10 +172,10 @@ TEST(Reference, AssignmentsAndBatchesHoldUnweightedRows) {
     std::copy_n(tokens.x.begin() + static_cast<std::ptrdiff_t>(from * 64), 64,
                 x.begin() + static_cast<std::ptrdiff_t>(to * 64));
   const std::vector<std::int32_t> counts{0, 2, 0, 1, 0};
-  const Prepared in{.format = TokenFormat::batched,
-                    .x = dense_rows(std::span(std::as_const(x)), DType::bf16, 20, 64),
-                    .counts = counts,
-                    .capacity = 4};
+  Prepared in{{.x = dense_rows(std::span(std::as_const(x)), DType::bf16, 20, 64)},
+              TokenFormat::batched};
+  in.counts = counts;
+  in.capacity = 4;
   std::vector<double> out(20 * 64, std::nan(""));
   const auto done = experts->compute({.in = in}, OutputForm::batches,
                                      dense_rows(std::span(out), DType::f64, 20, 64));
@@ -336,7 +336,9 @@ TEST(Reference, RefusesWhatDoesNotFit) {
   in.x.data = nullptr;
   EXPECT_EQ(refusal(in, OutputForm::summed, 2), "rows.memory");
   const std::vector<std::int32_t> counts{0, 9, 0, 0, 0};
-  in = {.format = TokenFormat::batched, .x = tokens.rows(), .counts = counts, .capacity = 4};
+  in = Prepared{{.x = tokens.rows()}, TokenFormat::batched};
+  in.counts = counts;
+  in.capacity = 4;
   EXPECT_EQ(refusal(in, OutputForm::batches, 2), "experts.counts");
 }
 
