@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "fp4moe/backends/all.hpp"
@@ -20,14 +21,25 @@ namespace agreement_test {
 using runtime::Answer;
 using runtime::SelectionOptions;
 
+// Splits of every kind: that are, that cannot be cut, that hold no expert.
+constexpr plan::Ranks kRanks[] = {{},
+                                  {.tp = 7},
+                                  {.tp = 8},
+                                  {.tp = 7, .dp = 2},
+                                  {.ep = 8},
+                                  {.ep = 200},
+                                  {.tp = 4, .dp = 2, .ep = 8}};
+
 SelectionOptions words(std::string_view device, const oracle::Policy& policy,
-                       const checkpoint::ModelRow& row, std::uint64_t tp) {
+                       const checkpoint::ModelRow& row, const plan::Ranks& ranks) {
   SelectionOptions options;
   options.device = device;
   options.policy = policy.name;
   options.format = formats::name(policy.format);
   options.model = row.name;
-  options.tp = tp;
+  options.tp = ranks.tp;
+  options.dp = ranks.dp;
+  if (ranks.ep > 1) options.ep = ranks.ep;
   return options;
 }
 
@@ -54,11 +66,12 @@ void expect_same_offers(const Answer& answer, const Error& planned, const std::s
 }
 
 // What plan, and with it convert and run, choose.
-void expect_plan_agrees(const Answer& answer, const std::string& what) {
+void expect_plan_agrees(const Answer& answer, const plan::Ranks& ranks, const std::string& what) {
   const runtime::SelectionRequest& question = answer.question;
   plan::PlanRequest request{.model = question.model, .device = question.request.device};
   request.policy = question.policy;
-  request.ranks.tp = static_cast<std::uint64_t>(question.deployment->tp_size);
+  request.mode = question.mode;
+  request.ranks = ranks;
   const auto result = plan::make_plan(request);
   ASSERT_EQ(static_cast<bool>(result), static_cast<bool>(*question.split)) << what;
   if (!result) {
@@ -79,10 +92,11 @@ void expect_plan_agrees(const Answer& answer, const std::string& what) {
     if (known == answer.record.rows.end() || each.chosen) continue;
     EXPECT_EQ(each.refused.empty(), known->would_run()) << what << " " << each.backend->name;
   }
-  if (request.ranks.tp != 1) return;
-  const auto choice = runtime::choose(
-      question.model, {},
-      {.policy = std::string(question.policy->name), .device = question.request.device});
+  if (ranks.tp * ranks.dp * ranks.ep != 1) return;
+  const auto choice = runtime::choose(question.model, {},
+                                      {.policy = std::string(question.policy->name),
+                                       .mode = question.mode,
+                                       .device = question.request.device});
   ASSERT_EQ(static_cast<bool>(choice), row != result->backends.end()) << what;
   if (choice) {
     EXPECT_EQ(choice->backend, answer.record.selection.backend) << what;
@@ -105,6 +119,8 @@ void expect_remedies_help(const Answer& answer, const SelectionOptions& asked,
         again.fields["moe_backend"] = asks[++i];
       else if (asks[i] == "--tp")
         again.tp = std::stoull(asks[++i]);
+      else if (asks[i] == "--dp")
+        again.dp = std::stoull(asks[++i]);
       else if (asks[i] == "--ep")
         again.ep = std::stoull(asks[++i]);
       else
@@ -117,24 +133,28 @@ void expect_remedies_help(const Answer& answer, const SelectionOptions& asked,
   }
 }
 
-TEST(Agreement, OfExplainPlanConvertAndRunForEveryDevicePolicyAndModel) {
+TEST(Agreement, OfExplainPlanConvertAndRunForEveryDevicePolicyModeAndModel) {
   std::size_t asked = 0;
   for (const oracle::Policy& policy : backends::policies())
-    for (const checkpoint::ModelRow& row : checkpoint::models())
-      for (const platform::DescribedDevice& part : platform::described_devices())
-        for (const std::uint64_t tp : {1u, 7u, 8u}) {
-          const std::string what = std::string(part.name) + " " + std::string(policy.name) + " " +
-                                   std::string(row.name) + " tp " + std::to_string(tp);
-          const SelectionOptions options = words(part.name, policy, row, tp);
-          Result<runtime::SelectionRequest> question = runtime::resolve(options);
-          ASSERT_TRUE(question) << what << ": " << text(question.why());
-          const Answer answer = runtime::answer(*std::move(question));
-          expect_plan_agrees(answer, what);
-          expect_remedies_help(answer, options, what);
-          ++asked;
-        }
-  EXPECT_EQ(asked, backends::policies().size() * checkpoint::models().size() *
-                       platform::described_devices().size() * 3);
+    for (const std::string_view mode : oracle::kModeNames)
+      for (const checkpoint::ModelRow& row : checkpoint::models())
+        for (const platform::DescribedDevice& part : platform::described_devices())
+          for (const plan::Ranks& ranks : kRanks) {
+            const std::string what =
+                fmt::format("{} {} {} {} --tp {} --dp {} --ep {}", part.name, policy.name, mode,
+                            row.name, ranks.tp, ranks.dp, ranks.ep);
+            SelectionOptions options = words(part.name, policy, row, ranks);
+            options.mode = mode;
+            Result<runtime::SelectionRequest> question = runtime::resolve(options);
+            ASSERT_TRUE(question) << what << ": " << text(question.why());
+            const Answer answer = runtime::answer(*std::move(question));
+            expect_plan_agrees(answer, ranks, what);
+            expect_remedies_help(answer, options, what);
+            ++asked;
+          }
+  EXPECT_EQ(asked, backends::policies().size() * std::size(oracle::kModeNames) *
+                       checkpoint::models().size() * platform::described_devices().size() *
+                       std::size(kRanks));
 }
 
 // Models that others quantized, by their config.json: Quark's MXFP4 goes through gpt-oss's entry with
@@ -163,7 +183,7 @@ TEST(Agreement, OfExplainPlanAndRunForModelsOfQuark) {
           ASSERT_TRUE(question) << text(question.why());
           const std::string what =
               std::string(part.name) + " " + std::string(policy.name) + " " + input;
-          expect_plan_agrees(runtime::answer(*std::move(question)), what);
+          expect_plan_agrees(runtime::answer(*std::move(question)), {.tp = tp}, what);
         }
     }
   }

@@ -284,6 +284,12 @@ TEST_F(ConvertCommand, ABackendThatDoesNotRunOnTheDeviceIsWarnedOf) {
   const Outcome fits =
       convert({"--backend", "MARLIN", "--device", "h100", "--policy", "2026-08-22", "--dry-run"});
   EXPECT_FALSE(has(fits.out, "warning")) << fits.out;
+  const Outcome cut = convert({"--backend", "MARLIN", "--device", "h100", "--policy", "2026-08-22",
+                               "--tp", "0/3", "--dry-run"});
+  EXPECT_EQ(cut.status, 0) << cut.err;
+  EXPECT_TRUE(has(cut.out, "warning: vLLM of 2026-08-22 does not load a share of 3 ranks: "))
+      << cut.out;
+  EXPECT_TRUE(has(cut.out, "; use --tp 2")) << cut.out;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/oracle/explain/record.hpp"
+#include "fp4moe/plan/plan.hpp"
 
 namespace fp4moe::runtime {
 namespace {
@@ -74,16 +75,40 @@ Error not_there(std::string_view what, const std::string& why, const Target& tar
       .try_this("fp4moe explain --device NAME says what runs there");
 }
 
+// Why the backend does not take a share of so many ranks, as plan says; empty: it does.
+std::string split_misfit(const Choice& choice, const Target& target) {
+  const std::uint64_t tp = target.slice.tensor_parallel.size;
+  const std::uint64_t ep = target.slice.expert_parallel.size;
+  if (tp * ep == 1 || (tp > 1 && ep > 1)) return {};
+  plan::PlanRequest request{.model = target.model,
+                            .ranks = {.tp = ep > 1 ? ep : tp, .ep = ep},
+                            .device = target.device,
+                            .policy = choice.policy,
+                            .mode = choice.mode};
+  const auto plan = plan::make_plan(request);
+  const auto words = [&](const Error& why) {
+    return fmt::format("{} does not load a share of {} ranks: {}{}{}",
+                       oracle::title(*choice.policy), tp * ep, why.message,
+                       why.remedy.empty() ? "" : "; ", why.remedy);
+  };
+  if (!plan) return words(plan.why());
+  const auto row = std::ranges::find(plan->backends, choice.backend, &plan::BackendPlan::backend);
+  const bool is_cut = row == plan->backends.end() || !row->impossible || !row->refused.empty();
+  return is_cut ? std::string() : words(*row->impossible);
+}
+
 }  // namespace
 
 Result<std::vector<std::string>> check_target(const Choice& choice, const Target& target) {
+  std::vector<std::string> warnings;
   const std::string why = misfit(*choice.policy, *choice.backend, target);
-  if (why.empty()) return std::vector<std::string>{};
-  if (depends_on_device(*choice.policy, *choice.backend))
+  if (!why.empty() && depends_on_device(*choice.policy, *choice.backend))
     return not_there(choice.backend->name, why, target);
-  if (!target.is_given) return std::vector<std::string>{};
-  return std::vector<std::string>{
-      fmt::format("{} does not run on {}: it {}", choice.backend->name, target.device.name, why)};
+  if (!why.empty() && target.is_given)
+    warnings.push_back(
+        fmt::format("{} does not run on {}: it {}", choice.backend->name, target.device.name, why));
+  if (const std::string cut = split_misfit(choice, target); !cut.empty()) warnings.push_back(cut);
+  return warnings;
 }
 
 Result<const layout::Layout*> layout_for_target(std::string_view id, const Target& target) {

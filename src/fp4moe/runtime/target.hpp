@@ -20,7 +20,7 @@ struct Target {
   bool is_given = false;  // the device was named; else it is this machine
 };
 
-// Warnings about a backend that was named. Errors: target.device (code usage) where the layout
+// Warnings about a backend that was named: it does not run there, or plan calls the split impossible. Errors: target.device (code usage) where the layout
 // depends on the device, none was named and the backend does not run here; target.backend (code
 // no_backend) where it depends on the device and the backend does not run on the one that was named.
 Result<std::vector<std::string>> check_target(const Choice& choice, const Target& target);
