@@ -302,11 +302,11 @@ Result<Json> ask_quant_config(const Asked& asked) {
   const auto row = asked.row();
   if (!row) return row.why();
   Mxfp4Scales given;
-  Reader reader(asked.question);
-  reader.read("gemm1_alpha", given.gemm1_alpha, number)
-      .read("gemm1_beta", given.gemm1_beta, number)
-      .read("swiglu_limit", given.swiglu_limit, number);
-  if (const auto done = reader.done(); !done) return done.why();
+  QuestionFields fields(asked.question);
+  given.gemm1_alpha = fields.get<double>("gemm1_alpha");
+  given.gemm1_beta = fields.get<double>("gemm1_beta");
+  given.swiglu_limit = fields.get<double>("swiglu_limit");
+  if (const auto done = fields.done(); !done) return done.why();
   const auto result = quant_config_of(**row, given, asked.config);
   if (!result) return result.why();
   Json answer = to_json(*result);
