@@ -123,6 +123,8 @@ void expect_remedies_help(const Answer& answer, const SelectionOptions& asked,
         again.dp = std::stoull(asks[++i]);
       else if (asks[i] == "--ep")
         again.ep = std::stoull(asks[++i]);
+      else if (asks[i] == "--all2all")
+        again.all2all = asks[++i];
       else
         ADD_FAILURE() << what << " " << asks[i];
     }
