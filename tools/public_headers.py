@@ -12,7 +12,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIST = ROOT / "cmake/public_headers.cmake"
 PAGE = ROOT / "docs/cpp-api.md"
-# Nobody outside includes these, nor what includes them.
+# No code outside includes these, nor what includes them.
 PRIVATE = re.compile(r"^(bench|capi|cli|golden)/|^kernels/cuda/sm90/|(^|/)test_|_test\.hpp$")
 
 

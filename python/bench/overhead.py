@@ -1,7 +1,7 @@
 """How much longer a call from Python takes than the kernel it ends in.
 
 A tiny layer, one token, one thread: what is left is the way in and out. The kernel's time is taken
-inside the module, in turns with the calls, so that both see the same machine; the smallest of many
+inside the module, interleaved with the calls, so that both see the same machine; the smallest of many
 rounds counts. Bar: 15 microseconds.
 
 On a GPU a call only enqueues: what counts is how soon it is back. Calls come in bursts that the

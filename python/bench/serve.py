@@ -2,7 +2,7 @@
 
 A random model with a real model's shapes is made for all of them: fewer layers, and a vocabulary cut in
 the same proportion, so that experts, attention and head have the shares of the whole model. Each
-measurement is a process of its own; the ways take turns, and the median of the rounds counts.
+measurement is a process of its own; the ways are interleaved, and the median of the rounds counts.
 
     python python/bench/serve.py --llama-bench PATH --name MACHINE     measure: a record in bench/results
     python python/bench/serve.py --table                               the tables of docs/serving.md

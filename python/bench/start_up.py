@@ -2,7 +2,7 @@
 
 A random gpt-oss-20b of a few layers, on a CPU: loaded from the checkpoint, whose experts are packed,
 and from the folder that `fp4moe convert` made of it, whose experts are mapped. Each load is a
-process of its own; the kinds take turns, the files are in the system's cache, the median counts.
+process of its own; the kinds are interleaved, the files are in the system's cache, the median counts.
 
     python python/bench/start_up.py --engine transformers --layers 15
     python python/bench/start_up.py --engine vllm --layers 15        # where vLLM is installed

@@ -21,7 +21,7 @@ Report = dict[str, Any]
 # Called as progress(title, done, total), in bytes, about ten times a second.
 Progress = Callable[[str, int, int], object]
 
-# Options that are for people and files: they print no object.
+# Options that are for humans and files: they print no object.
 _NOT_WORDS = ("json", "help", "markdown")
 # Verbs whose findings are their result; what others disagree with is an error.
 _FINDERS = ("lint", "explain", "doctor")

@@ -8,59 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-
-class _Problem(TypedDict):
-    code: int
-    id: str
-    message: str
-
-
-class Problem(_Problem, total=False):
-    """An error: its stable id, the requirement and the fact."""
-
-    file: str
-    tensor: str
-    expected: str
-    found: str
-    remedy: str
-
-
-class Release(TypedDict):
-    """The release of vLLM whose rules were asked for."""
-
-    version: str
-    release: str
-    policy: str
-    match: str
-    note: str
-
-
-class _Answer(TypedDict):
-    command: str
-    status: int
-
-
-class Answer(_Answer, total=False):
-    """What another command says, or its error."""
-
-    result: dict[str, Any]
-    error: Problem
-
-
-class Machine(TypedDict):
-    model: str
-    architecture: str
-    cores: int
-    l1d_bytes: int
-    l2_bytes: int
-    l3_bytes: int
-    memory_bytes: int
-    features: str
-
-
-class Tolerance(TypedDict):
-    rel_error: float
-    cosine: float
+from fp4moe.result_parts import Answer as Answer
+from fp4moe.result_parts import Machine as Machine
+from fp4moe.result_parts import Problem as Problem
+from fp4moe.result_parts import Release as Release
+from fp4moe.result_parts import Tolerance as Tolerance
 
 
 class InspectOtherLayer(TypedDict):

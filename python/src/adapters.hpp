@@ -17,7 +17,7 @@ struct Adapters {
   std::vector<std::string> folders{};
 };
 
-// What one call adds: nothing, or a set and each token's number in it.
+// Adapters of one call: a set and each token's number in it; empty: none.
 struct Additions {
   moe::LoraView view{};
   std::vector<std::int32_t> of_token{};

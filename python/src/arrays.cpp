@@ -96,7 +96,7 @@ std::optional<DType> dtype_of_dlpack(nb::dlpack::dtype given) {
   return std::nullopt;
 }
 
-// Types of the package ml_dtypes, which numpy shows nobody: seen through integers of their size.
+// Types of the package ml_dtypes, which numpy does not export: seen through integers of their size.
 struct ViewedType {
   const char* name;
   DType dtype;

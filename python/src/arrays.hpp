@@ -18,12 +18,12 @@
 namespace fp4moe::python {
 
 enum class Access : std::uint8_t { read, write };
-// Where it may lie. Elsewhere than on the host: memory of a GPU, which only kernels read.
+// The memory it may lie in. On a GPU only kernels read it.
 enum class Where : std::uint8_t { host, anywhere };
 // Who made it, and so who makes the result.
 enum class Kind : std::uint8_t { numpy, torch, other };
 
-// What an array is taken for.
+// The use of an array.
 struct Use {
   Access access = Access::read;
   Where where = Where::host;
@@ -52,7 +52,7 @@ class Array {
   std::string shape_text() const;
   void* data() const { return data_; }
   std::optional<int> device() const { return device_; }  // the GPU that it lies on
-  // Whether torch records gradients, where this had to be asked.
+  // True if torch records gradients; absent: not asked.
   std::optional<bool> records() const { return use_.records; }
 
  private:
@@ -101,7 +101,7 @@ class Array {
 // A 2-D array as rows. Errors: rows.dimensions, rows.type, rows.stride, rows.alignment.
 moe::ConstRows rows_of(const Array& array, const char* what);
 moe::MutableRows mutable_rows_of(const Array& array, const char* what);
-// Whether two sets of rows have bytes in common.
+// True if two sets of rows have bytes in common.
 bool overlap(const moe::ConstRows& a, const moe::ConstRows& b);
 
 // A new array of the same kind, type and shape [rows, columns] as `like`.

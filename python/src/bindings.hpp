@@ -1,4 +1,4 @@
-// What the module `fp4moe._core` is made of: one function per file of the same name.
+// The parts of the module `fp4moe._core`: one function per file of the same name.
 #pragma once
 #include <nanobind/nanobind.h>
 

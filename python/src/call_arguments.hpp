@@ -1,5 +1,5 @@
-// What a call's arrays must be beside its tokens: in the same place, as many rows, and outputs in
-// memory that nobody reads.
+// Checks of a call's arrays: on the tokens' device, with as many rows, and outputs that overlap no
+// input.
 #pragma once
 #include <cstdint>
 
@@ -14,7 +14,7 @@ Array take_same_device(nb::handle object, const char* what, const Array& tokens,
 // Errors: rows.count.
 void check_count(std::uint64_t expected, std::uint64_t found, const char* what);
 
-// Where results go: the caller's array, or a new one like the tokens.
+// The array of the results: the caller's, or a new one like the tokens.
 struct Output {
   nb::object object;
   Array array;

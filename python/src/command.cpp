@@ -34,19 +34,20 @@ std::vector<const char*> pointers(const std::vector<std::string>& words) {
   return result;
 }
 
-// What the callable raises stops the work, as Ctrl-C does, and is raised again once it has ended.
+// An exception of the callable stops the work, as Ctrl-C does, and is raised again once it has
+// ended.
 class Listener {
  public:
-  explicit Listener(nb::object told) : told_(std::move(told)) {}
+  explicit Listener(nb::object callable) : callable_(std::move(callable)) {}
 
   cli::OnProgress on_progress() {
-    if (told_.is_none()) return {};
+    if (callable_.is_none()) return {};
     guard_.emplace();
     return [this](std::string_view title, std::uint64_t done, std::uint64_t total) {
       const nb::gil_scoped_acquire held;
       if (raised_) return;
       try {
-        told_(nb::str(title.data(), title.size()), done, total);
+        callable_(nb::str(title.data(), title.size()), done, total);
       } catch (nb::python_error& thrown) {
         raised_.emplace(std::move(thrown));
         request_interrupt();
@@ -65,7 +66,7 @@ class Listener {
   }
 
  private:
-  nb::object told_;
+  nb::object callable_;
   std::optional<InterruptGuard> guard_{};
   std::optional<nb::python_error> raised_{};
 };

@@ -57,7 +57,7 @@ void enqueue(OpenLayer& open, SessionCall call, const Array& tokens, Way way) {
   }));
 }
 
-// Ids and weights as kernels read them: those of other types are turned on the device.
+// Ids and weights as kernels read them: those of other types are converted on the device.
 Array dense(nb::handle given, const char* what, const Array& tokens, DType wanted) {
   Array seen = take_same_device(given, what, tokens);
   const auto element = static_cast<std::int64_t>(moe::element_bytes(DType::f32));
@@ -69,9 +69,9 @@ Array dense(nb::handle given, const char* what, const Array& tokens, DType wante
     raise(usage("routes.memory", fmt::format("{} cannot be read as they lie", what))
               .expects(fmt::format("a dense 2-D array of {}", tensor::name(wanted)),
                        fmt::format("{} of {}", seen.shape_text(), seen.dtype_text())));
-  const nb::object turned =
+  const nb::object converted =
       given.attr(wanted == DType::i32 ? "int" : "float")().attr("contiguous")();
-  return take_same_device(turned, what, tokens);
+  return take_same_device(converted, what, tokens);
 }
 
 }  // namespace
@@ -82,9 +82,10 @@ nb::object run_on_device(const Layer& layer, nb::handle x, const Array& tokens, 
   const ConstRows rows = rows_of(tokens, "tokens");
   const Array scores = take_same_device(logits, "logits", tokens);
   Output output = take_output(x, tokens, rows, out);
-  const SessionCall call{.x = rows, .out = output.rows, .logits = rows_of(scores, "logits")};
+  const SessionCall call{.in = {.x = rows, .logits = rows_of(scores, "logits")},
+                         .out = output.rows};
   check_no_overlap(rows, output.rows, "the tokens");
-  check_no_overlap(call.logits, output.rows, "the logits");
+  check_no_overlap(call.in.logits, output.rows, "the logits");
   enqueue(*open, call, tokens, Way::run);
   return std::move(output.object);
 }
@@ -105,11 +106,14 @@ nb::object apply_on_device(const Layer& layer, nb::handle x, const Array& tokens
   Output output = take_output(x, tokens, rows, out);
   check_no_overlap(rows, output.rows, "the tokens");
   check_no_overlap(rows_of(weights, "weights"), output.rows, "the weights");
-  const SessionCall call{.x = rows,
-                         .out = output.rows,
-                         .ids = static_cast<const std::int32_t*>(ids.data()),
-                         .weights = static_cast<const float*>(weights.data()),
-                         .top_k = static_cast<std::uint64_t>(ids.shape(1))};
+  const auto top_k = static_cast<std::uint64_t>(ids.shape(1));
+  const std::size_t assignments = rows.rows * top_k;
+  const SessionCall call{
+      .in = {.x = rows,
+             .top_k = top_k,
+             .ids = {static_cast<const std::int32_t*>(ids.data()), assignments},
+             .weights = {static_cast<const float*>(weights.data()), assignments}},
+      .out = output.rows};
   enqueue(*open, call, tokens, Way::apply);
   return std::move(output.object);
 }

@@ -7,7 +7,7 @@
 namespace fp4moe::python {
 namespace {
 
-// What an error says may hold bytes of a file that are no text.
+// An error's text may hold bytes of a file that are not UTF-8.
 nb::object as_text(const std::string& text) {
   return nb::steal(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));

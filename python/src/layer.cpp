@@ -162,13 +162,13 @@ void take_weights(const Array& array, Routes& routes) {
 
 // The layer itself takes every number that is none of its experts for unassigned.
 void check_routes(const MoeLayer& layer, const Routes& routes) {
-  const std::uint64_t most = layer.facts().model.shape.experts;
-  if (routes.top_k == 0 || routes.top_k > most)
+  const std::uint64_t experts = layer.facts().model.shape.experts;
+  if (routes.top_k == 0 || routes.top_k > experts)
     raise(usage("routes.top_k", "a token's experts are some of them")
-              .expects(fmt::format("1 to {}", most), fmt::format("{}", routes.top_k)));
+              .expects(fmt::format("1 to {}", experts), fmt::format("{}", routes.top_k)));
   for (const std::int32_t id : routes.ids)
-    if (id < -1 || static_cast<std::int64_t>(id) >= static_cast<std::int64_t>(most))
-      raise_id(id, most);
+    if (id < -1 || static_cast<std::int64_t>(id) >= static_cast<std::int64_t>(experts))
+      raise_id(id, experts);
 }
 
 struct ApplyArguments {
@@ -370,9 +370,9 @@ Result<runtime::LayerOptions> options_of(const LayerWords& words) {
   Result<platform::Device> device = capi::device_of(words.device.c_str());
   if (!device) return device.why();
   result.backend_request.device = *std::move(device);
-  const auto wish = whole(words.threads, "the number of threads");
-  if (!wish) return wish.why();
-  const Result<std::size_t> threads = capi::threads_of(*wish);
+  const auto given_threads = whole(words.threads, "the number of threads");
+  if (!given_threads) return given_threads.why();
+  const Result<std::size_t> threads = capi::threads_of(*given_threads);
   if (!threads) return threads.why();
   result.threads = *threads;
   const Result<checkpoint::Rank> tp = rank_of(words.tp, "tensor-parallel");

@@ -27,7 +27,7 @@ struct OpenLayer {
   std::mutex mutex{};                                 // taken without the GIL
 };
 
-// What a layer is asked to be, in the words of the command line.
+// The request for a layer, in the words of the command line.
 struct LayerWords {
   std::string engine, backend, policy, device, numerics, weights;
   std::int64_t threads = 0;

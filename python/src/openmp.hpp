@@ -1,7 +1,7 @@
 // The threads that torch computes on.
 //
 // After a parallel region, threads of OpenMP look for the next one for some milliseconds before they
-// sleep. A second set of threads beside them has to share the processors meanwhile, in the middle of
+// sleep. A second set of threads beside them has to share the CPUs meanwhile, in the middle of
 // a model whose attention is torch's and whose experts are ours. So layers borrow torch's.
 #pragma once
 #include <cstddef>

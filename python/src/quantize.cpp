@@ -88,20 +88,20 @@ Error not_finite(const Work& work, std::uint64_t first, std::uint64_t rows) {
                            std::isnan(wrong(row, column)) ? "NaN" : "infinity", row, column));
 }
 
-// Of all rows; what is not finite is refused.
+// The largest magnitude of all rows; numbers that are not finite are refused.
 Result<float> max_magnitude(const Work& work) {
   const std::uint64_t step =
       std::max<std::uint64_t>(1, kPiece / std::max<std::uint64_t>(1, work.values.columns));
-  std::vector<float> most(work.values.rows / step + 1, 0.0f);
+  std::vector<float> maxima(work.values.rows / step + 1, 0.0f);
   const Result<Done> done =
       for_rows(work, [&](std::uint64_t row, std::uint64_t rows) -> Result<Done> {
         const float found = largest(work, row, rows);
         if (!std::isfinite(found)) return not_finite(work, row, rows);
-        most[row / step] = std::max(most[row / step], found);
+        maxima[row / step] = std::max(maxima[row / step], found);
         return Done{};
       });
   if (!done) return done.why();
-  return *std::max_element(most.begin(), most.end());
+  return *std::max_element(maxima.begin(), maxima.end());
 }
 
 Result<Done> quantize_rows(const Work& work) {
@@ -218,9 +218,9 @@ float quantize(nb::handle values, nb::handle codes, nb::handle scales, const std
               .expects(scaled ? "a finite number above zero" : "none, by this format and rule",
                        fmt::format("{}", *global_scale)));
   done_or_raise(without_gil([&]() -> Result<Done> {
-    const Result<float> most = max_magnitude(work);
-    if (!most) return most.why();
-    if (scaled) work.global_scale = global_scale.value_or(formats::nvfp4_global_scale(*most));
+    const Result<float> maxima = max_magnitude(work);
+    if (!maxima) return maxima.why();
+    if (scaled) work.global_scale = global_scale.value_or(formats::nvfp4_global_scale(*maxima));
     return quantize_rows(work);
   }));
   return work.global_scale;

@@ -32,7 +32,7 @@ constexpr TorchType kTorchTypes[] = {
     {"torch.float4_e2m1fn_x2", DType::f4},
 };
 
-// Where a tensor of torch had its memory; its owner may resize it behind our back.
+// The address of a torch tensor's memory; its owner may resize it meanwhile.
 struct Storage {
   nb::object object;
   std::size_t bytes = 0;

@@ -88,8 +88,8 @@ Torch::Memory Torch::memory(nb::handle tensor, const char* what, Hold hold) cons
     if (exchange_->view(tensor.ptr(), &result.view) == 0) return result;
     PyErr_Clear();  // told again, in fewer words
   }
-  // Its own __dlpack__ asks about streams and gradients in Python. A capsule that nobody renames
-  // frees what it holds when it goes.
+  // Its own __dlpack__ asks about streams and gradients in Python. A capsule that was not renamed
+  // frees its tensor when it is destroyed.
   PyObject* const capsule = PyObject_CallFunctionObjArgs(to_dlpack_.ptr(), tensor.ptr(), nullptr);
   if (capsule == nullptr) {
     const nb::python_error thrown;

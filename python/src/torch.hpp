@@ -10,7 +10,7 @@
 
 namespace fp4moe::python {
 
-// For how long the memory is needed. For a call: as long as nobody gives the tensor other memory.
+// For how long the memory is needed. For a call: until the tensor gets other memory.
 enum class Hold : std::uint8_t { for_a_call, for_long };
 
 class Torch {
@@ -29,7 +29,7 @@ class Torch {
   // Errors: rows.memory (not dense, not numbers, without memory).
   Memory memory(nb::handle tensor, const char* what, Hold hold) const;
 
-  // Of the same type and shape, on the same device.
+  // A new tensor of the same type and shape, on the same device.
   nb::object empty_like(nb::handle tensor) const;
   // "int32", "float32"
   nb::object empty(nb::handle like, const nb::tuple& shape, const char* dtype) const;

@@ -151,15 +151,15 @@ Converted convert(const std::string& text, const nb::dict& tensors, const nb::se
   }
   options.out = targets;
   const std::string backend = text_of(question, "backend");
-  const bool turns = options.w13_order == checkpoint::RowOrder::interleaved;
+  const bool is_interleaved = options.w13_order == checkpoint::RowOrder::interleaved;
   if (format == formats::WeightFormat::mxfp4) {
     const auto member = value_or_raise(vllm::parse_mxfp4_moe_backend(backend));
     const vllm::Mxfp4Tensors given = mxfp4_tensors(loaded);
     return {held, value_or_raise(without_gil([&] {
-              return turns ? vllm::convert_gpt_oss_weight_to_mxfp4_moe_kernel_format(
-                                 member, given, config.context, options)
-                           : vllm::convert_weight_to_mxfp4_moe_kernel_format(
-                                 member, given, config.context, options);
+              return is_interleaved ? vllm::convert_gpt_oss_weight_to_mxfp4_moe_kernel_format(
+                                          member, given, config.context, options)
+                                    : vllm::convert_weight_to_mxfp4_moe_kernel_format(
+                                          member, given, config.context, options);
             }))};
   }
   const auto member = value_or_raise(vllm::parse_nvfp4_moe_backend(backend));

@@ -1,5 +1,5 @@
 // Layer.from_weights: a layer of stacked matrices in arrays, described in words, without a
-// checkpoint around it. The arrays are packed and let go.
+// checkpoint around it. The arrays are packed and released.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -33,7 +33,7 @@ using tensor::DType;
 constexpr std::array<RowOrder, 3> kOrders{RowOrder::interleaved, RowOrder::halves,
                                           RowOrder::single};
 
-// A mapping's values by their names; what nobody asked for is an error.
+// A mapping's values by their names; unknown names are an error.
 class Words {
  public:
   Words(nb::handle given, const char* what) : what_(what), given_(dict_of(given, what)) {}
@@ -175,7 +175,8 @@ void take_weights(nb::handle given, const std::string& format, const std::string
   shape.experts = static_cast<std::uint64_t>(w13.shape(0));
   shape.hidden = static_cast<std::uint64_t>(w13.shape(2)) * 2;
   shape.intermediate = static_cast<std::uint64_t>(w2.shape(2)) * 2;
-  // What the view cannot see in memory alone: matrices that are transposed, or of other layers.
+  // Refuses matrices that a view of memory cannot describe: transposed ones, or those of other
+  // layers.
   const std::uint64_t rows = shape.intermediate * (shape.gated() ? 2 : 1);
   if (static_cast<std::uint64_t>(w13.shape(1)) != rows || w2.shape(0) != w13.shape(0) ||
       static_cast<std::uint64_t>(w2.shape(1)) != shape.hidden)
@@ -285,7 +286,7 @@ void bind_weights(nb::class_<Layer>& layer) {
           "A layer of stacked matrices: w13 [experts, rows, hidden / 2] and w2, their _scale, "
           "_global_scale and _bias. The description has format, row_order, activation, top_k, and "
           "where they are not the activation's own alpha, beta, limit. The arrays are packed and "
-          "let go.")
+          "released.")
       .def("load_weights", &load_weights, nb::arg("tensors"),
            nb::sig("def load_weights(self, tensors: collections.abc.Mapping[str, typing.Any]) -> "
                    "None"),

@@ -92,7 +92,7 @@ def _bytes(random: torch.Generator, *shape: int, low: int = 0, high: int = 256) 
 
 
 def gpt_oss(seed: int = 0) -> Layer:
-    """MXFP4 as gpt-oss stores it: gate and up rows take turns, biases, a router with bias."""
+    """MXFP4 as gpt-oss stores it: interleaved gate and up rows, biases, a router with bias."""
     random = torch.Generator().manual_seed(seed)
     prefix = "model.layers.0.mlp."
     tensors: dict[str, torch.Tensor] = {}

@@ -193,14 +193,19 @@ def moe_config(layer: Any, activation: Activation, top_k: int, *, batched: bool 
     return sized_config(activation, top_k, experts, hidden, 2 * half, is_batched=batched)
 
 
+def parallel_config(tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1)) -> Any:
+    """A FusedMoEParallelConfig of one rank."""
+    return types.SimpleNamespace(
+        enable_eplb=False, tp_rank=tp[0], tp_size=tp[1], ep_rank=ep[0], ep_size=ep[1]
+    )
+
+
 def sized_config(
     activation: Activation, top_k: int, experts: int, hidden: int, intermediate: int, *,
     tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1), is_batched: bool = False,
 ) -> Any:  # fmt: skip
     """A FusedMoEConfig of one rank; sizes are the whole model's."""
-    parallel = types.SimpleNamespace(
-        enable_eplb=False, tp_rank=tp[0], tp_size=tp[1], ep_rank=ep[0], ep_size=ep[1]
-    )
+    parallel = parallel_config(tp, ep)
     return types.SimpleNamespace(
         activation=activation, experts_per_token=top_k, num_local_experts=experts // ep[1],
         num_experts=experts, hidden_dim=hidden,
@@ -279,7 +284,7 @@ class Experts(Routed):
             for name, parameter in list(self.named_parameters()):
                 tensor = parameter.data
                 if name.startswith("w13"):
-                    # Gate and up one after the other, or one row of each in turns.
+                    # Gate and up one after the other, or interleaved.
                     groups = 1 if self.activation is Activation.SWIGLUOAI else 2
                     split = tensor.unflatten(1, (groups, rows // groups)).chunk(2, dim=2)[rank]
                     tensor = split.flatten(1, 2)

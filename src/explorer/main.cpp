@@ -28,5 +28,7 @@ int main(int argc, char** argv) {
   };
   const std::span<const char* const> words(argv, static_cast<std::size_t>(argc));
   const Io io{.out = std::cout, .err = std::cerr, .commands = kCommands};
-  return run_words(words, io, [](const Command&, const Run& run, const Io& to) { return run(to); });
+  return run_words(words, io, [](const Command&, const Run& run, const Io& to, const std::string&) {
+    return run(to);
+  });
 }

@@ -1,5 +1,4 @@
-// What stands in for the machine in a page: no devices, no tensors, no engines, no folders to
-// write to.
+// Stand-ins for the machine in a page: no devices, no tensors, no engines, no folders to write to.
 #include <cstdlib>
 
 #include "fp4moe/base/mapping_guard.hpp"
@@ -21,7 +20,7 @@ Error needs_machine(std::string_view message, std::string_view expected) {
 
 }  // namespace
 
-// Nobody shortens a file of a page.
+// A page has no files that could shrink.
 WatchedMapping::WatchedMapping(const void* /*begin*/, std::size_t /*bytes*/,
                                const std::string& /*path*/) {}
 WatchedMapping::WatchedMapping(WatchedMapping&& /*other*/) noexcept {}

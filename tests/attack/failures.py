@@ -188,11 +188,9 @@ def fault(world: World, row: Row, number: int, shim: Shim, results: Results, onl
     words, out = lines[name]
     count = shim.count(call, words, out)
     why, nth = dice.choice(FAULTS[call]), dice.randint(1, count)
-    # Near the end, where the output has its name; with no memory at all there, nothing can be told.
-    is_late = call == "alloc" and not name.startswith("run") and dice.random() < 0.3
-    if is_late:
+    if call == "alloc" and dice.random() < 0.3:  # near the end, where the output has its name
         nth = max(1, count - dice.randrange(300))
-    lasts = not is_late and call in ("alloc", "thread", "write", "open") and why not in (errno.EINTR, 0) and dice.random() < 0.3
+    lasts = call in ("alloc", "thread", "write", "open") and why not in (errno.EINTR, 0) and dice.random() < 0.3
     what = f"{call}:{why}:{nth}{'+' if lasts else ''}"
     with world.room() as room:
         more = ["-o", room / out] if out else []
@@ -242,7 +240,8 @@ def limit(world: World, row: Row, number: int, results: Results) -> None:
         more = ["-o", room / out] if out else []
         ended = world.call(*words, *more, limits=[f"--{kind}={value}"])
         finding = None
-        if ended.status == 127 and not ended.id:  # the loader's: too little for the libraries
+        # Too little for the libraries (127, the loader's) or for the program itself (a signal, the system's).
+        if ended.status in (127, -11) and not ended.id and world.call("-V", limits=[f"--{kind}={value}"]).status == ended.status:
             row.add(None, f"{kind}: the program does not start")
             return
         finding = judge(ended)

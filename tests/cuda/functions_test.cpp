@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/formats/block.hpp"
+#include "fp4moe/kernels/cpu/elementwise_list.hpp"
 #include "fp4moe/moe/activation.hpp"
 #include "fp4moe/moe/cpu/epilogue.hpp"
 #include "fp4moe/moe/quantized_rows.hpp"
@@ -164,7 +165,8 @@ TEST_F(Functions, FinishSumsAsTheCpuEngineDoes) {
   for (const FirstRounding first :
        {FirstRounding::none, FirstRounding::sum, FirstRounding::steps}) {
     moe::cpu::FirstChunk wanted;
-    moe::cpu::finish_first({.rounding = static_cast<moe::FirstRounding>(first),
+    moe::cpu::finish_first({.functions = *kernels::cpu::elementwise_kernels().back().functions,
+                            .rounding = static_cast<moe::FirstRounding>(first),
                             .is_gated = false,
                             .up_bias = bias.data()},
                            sums.data(), wanted);

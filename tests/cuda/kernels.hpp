@@ -25,6 +25,9 @@
 #include "fp4moe/kernels/cuda/sm90/route/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/routing_tables.hpp"
 #include "fp4moe/kernels/cuda/sm90/types.hpp"
+#ifdef FP4MOE_EMULATED_DEVICE
+#include "cuda/emulator/device.hpp"
+#endif
 
 namespace fp4moe::kernels::cuda::sm90 {
 
@@ -42,7 +45,12 @@ class OnDevice : public ::testing::Test {
   }
   // The kernels for Hopper, whatever is asked for.
   virtual Result<std::shared_ptr<const Device>> open() const {
+#ifdef FP4MOE_EMULATED_DEVICE
+    emulator::reset_driver();
+    return emulator::open_device();
+#else
     return Device::open(0, {.family = Family::sm90});
+#endif
   }
 
   // Memory for `count` values, every byte 0xFF: NaN, and -1.

@@ -74,7 +74,7 @@ class Combine : public OnDevice {
     return result;
   }
 
-  // What a assignment adds, in the steps of the CPU engine.
+  // The contribution of an assignment, in the steps of the CPU engine.
   static double expected_assignment(const Case& c, const Data& data, std::size_t assignment,
                                     std::size_t column) {
     const auto row = static_cast<std::size_t>(data.plain.row_of_assignment[assignment]);

@@ -1,4 +1,4 @@
-// What the fuzz targets share. A target parses bytes nobody vouches for; it fails by crashing, so a
+// What the fuzz targets share. A target parses untrusted bytes; it fails by crashing, so a
 // broken promise must crash.
 #pragma once
 #include <cstddef>

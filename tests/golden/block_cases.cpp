@@ -29,11 +29,11 @@ std::vector<std::uint8_t> nibbles(std::span<const std::uint8_t> packed, std::siz
   return codes;
 }
 
-Result<std::vector<float>> inputs_field(const Json& item, std::size_t most) {
+Result<std::vector<float>> inputs_field(const Json& item, std::size_t max) {
   Result<std::vector<float>> inputs = floats_field(item, "inputs");
   if (!inputs) return inputs;
-  if (inputs->empty() || inputs->size() > most)
-    return malformed("inputs", "1 to " + std::to_string(most) + " values",
+  if (inputs->empty() || inputs->size() > max)
+    return malformed("inputs", "1 to " + std::to_string(max) + " values",
                      std::to_string(inputs->size()));
   if (!item.contains("in_dtype")) return inputs;
   const Result<std::string> dtype = string_field(item, "in_dtype");

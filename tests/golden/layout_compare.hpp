@@ -36,7 +36,7 @@ std::optional<Mismatch> compare(const LayoutOutput& wanted, const MadeTensor& re
 std::optional<Mismatch> compare_bytes(std::string_view what, std::span<const std::byte> expected,
                                       const MadeTensor& found);
 
-// The element in a offset, or nothing where the offset is padding inside a record.
+// The element at an offset, or nothing if the offset is padding.
 std::optional<layout::Coord> find_coord(const layout::IndexMap& map, std::uint64_t offset);
 
 }  // namespace fp4moe::golden

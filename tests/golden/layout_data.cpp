@@ -39,7 +39,7 @@ Result<const Json*> list_field(const Json& object, std::string_view key) {
   return &*found;
 }
 
-Result<tensor::Shape> extents_field(const Json& object, std::string_view key, std::uint64_t least) {
+Result<tensor::Shape> extents_field(const Json& object, std::string_view key, std::uint64_t min) {
   const Result<const Json*> list = list_field(object, key);
   if (!list) return list.why();
   if ((*list)->empty() || (*list)->size() > kMaxRank)
@@ -48,8 +48,8 @@ Result<tensor::Shape> extents_field(const Json& object, std::string_view key, st
   tensor::Shape shape;
   for (const Json& extent : **list) {
     const bool whole = extent.is_number_integer() && extent.get<std::int64_t>() >= 0;
-    if (!whole || extent.get<std::uint64_t>() < least || extent.get<std::uint64_t>() > kMaxExtent)
-      return malformed(key, fmt::format("whole numbers from {} to {}", least, kMaxExtent),
+    if (!whole || extent.get<std::uint64_t>() < min || extent.get<std::uint64_t>() > kMaxExtent)
+      return malformed(key, fmt::format("whole numbers from {} to {}", min, kMaxExtent),
                        extent.is_number() ? extent.dump() : extent.type_name());
     shape.push_back(extent.get<std::uint64_t>());
   }
@@ -174,11 +174,11 @@ Result<bool> flag_param(const Json& params, std::string_view key) {
 }
 
 Result<std::uint64_t> number_param(const Json& params, std::string_view key, std::uint64_t missing,
-                                   std::uint64_t most) {
+                                   std::uint64_t max) {
   if (!params.contains(key)) return missing;
-  Result<std::uint64_t> number = number_field(params, key, most);
+  Result<std::uint64_t> number = number_field(params, key, max);
   if (number && *number == 0)
-    return malformed(key, fmt::format("a whole number from 1 to {}", most), "0");
+    return malformed(key, fmt::format("a whole number from 1 to {}", max), "0");
   return number;
 }
 

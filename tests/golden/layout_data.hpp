@@ -64,7 +64,7 @@ std::optional<tensor::DType> dtype_from_golden(std::string_view name);
 Result<bool> flag_param(const Json& params, std::string_view key);
 // A number from 1 to `most`; `missing` when it is not there.
 Result<std::uint64_t> number_param(const Json& params, std::string_view key, std::uint64_t missing,
-                                   std::uint64_t most);
+                                   std::uint64_t max);
 // Empty when it is not there.
 Result<std::string> word_param(const Json& params, std::string_view key);
 

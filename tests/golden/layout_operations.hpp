@@ -15,7 +15,7 @@ enum class Reported : std::uint8_t { as_the_kernel_sees_it, flat };
 struct Operation {
   layout::Map map{};
   bool shuffles_rows = false;  // in blocks of 32
-  std::uint32_t block = 0;     // not 0: rows are halves, of which blocks of this size take turns
+  std::uint32_t block = 0;  // not 0: rows are halves, of which blocks of this size are interleaved
   bool joins_experts = false;  // their rows make one matrix
   bool is_transposed = false;  // the input is [columns, rows], its elements of any size
   Reported reported = Reported::as_the_kernel_sees_it;

@@ -271,7 +271,7 @@ TEST(GoldenLayouts, ADifferenceBeyondTheHeadGivesBothDigests) {
   EXPECT_EQ((*outcome)->found, small("triton.strided")["outputs"][0]["sha256"].string());
 }
 
-// --- Files nobody vouches for.
+// --- Untrusted files.
 
 struct LayoutDamage {
   const char* name;

@@ -321,8 +321,8 @@ Result<Done> append_numbers(const Json& list, NumberRange range, std::vector<std
   for (const Json& item : list) {
     const bool whole = item.is_number_integer() &&
                        !(item.is_number_unsigned() && item.get<std::uint64_t>() > 0x7FFFFFFF);
-    if (!whole || item.get<std::int64_t>() < range.least || item.get<std::int64_t>() > range.most)
-      return malformed("", fmt::format("whole numbers from {} to {}", range.least, range.most),
+    if (!whole || item.get<std::int64_t>() < range.min || item.get<std::int64_t>() > range.max)
+      return malformed("", fmt::format("whole numbers from {} to {}", range.min, range.max),
                        item.is_number() ? item.dump() : item.type_name());
     out.push_back(static_cast<std::int32_t>(item.get<std::int64_t>()));
   }

@@ -61,7 +61,7 @@ struct MoeNumbers {
   std::vector<std::int32_t> numbers{};
 };
 struct NumberRange {
-  std::int32_t least = 0, most = 0;
+  std::int32_t min = 0, max = 0;
 };
 Result<MoeNumbers> read_moe_rows(const Json& object, std::string_view name, NumberRange range);
 // A plain list of them.

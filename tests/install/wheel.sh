@@ -26,6 +26,7 @@ fp4moe/errors.py
 fp4moe/formats.py
 fp4moe/py.typed
 fp4moe/quantize.py
+fp4moe/result_parts.py
 fp4moe/results.py
 fp4moe/selection.py
 fp4moe/torch/__init__.py

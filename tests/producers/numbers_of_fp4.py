@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -30,6 +32,40 @@ def bf16(values: np.ndarray) -> np.ndarray:
 def bf16_bytes(values: np.ndarray) -> bytes:
     """BF16 as a file has it."""
     return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
+
+
+def activated(gate: np.ndarray, up: np.ndarray, activation: str) -> np.ndarray:
+    """What goes into the down projection; one without a gate squares what is positive."""
+    if activation == "swigluoai":
+        return gated(gate, up, "gpt_oss")
+    if activation == "relu2":
+        return np.asarray(np.maximum(up, 0) ** 2)
+    if activation == "gelu_tanh":
+        inner = np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)
+        return np.asarray(gate * (1 + np.tanh(inner)) / 2 * up)
+    return gated(gate, up, "")
+
+
+@dataclass
+class Rule:
+    """How a router chooses two experts of a token's logits."""
+
+    score: str = "softmax"
+    normalizes: bool = True
+    scale: float = 1.0
+
+    def choose(self, logits: np.ndarray, bias: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Experts, best first, and their weights."""
+        if self.score == "sigmoid":
+            scores = 1 / (1 + np.exp(-logits))
+        else:
+            scores = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        keys = scores if bias is None else scores + bias
+        ids = np.argsort(-keys, 1)[:, :2]
+        weights = np.take_along_axis(scores, ids, 1)
+        if self.normalizes:
+            weights = weights / weights.sum(1, keepdims=True)
+        return ids, weights * self.scale
 
 
 def gated(gate: np.ndarray, up: np.ndarray, model: str) -> np.ndarray:

@@ -30,7 +30,7 @@ def stacked(found: Tensors) -> Tensors:
         fused = re.match(r"(.*\.experts)\.(gate_up_proj|down_proj)(_bias)?$", name)
         if one is not None:
             singles.setdefault((one[1], one[3]), {})[int(one[2])] = value
-        elif fused is not None:  # gpt-oss: [experts, in, out], gate and up take turns
+        elif fused is not None:  # gpt-oss: [experts, in, out], gate and up interleaved
             ending = "bias" if fused[3] else "weight"
             value = value if fused[3] else value.transpose(1, 2)
             if fused[2] == "down_proj":

@@ -10,7 +10,7 @@ from typing import Any
 
 import cut
 import numpy as np
-from numbers_of_fp4 import bf16_bytes, decode
+from numbers_of_fp4 import Rule, bf16_bytes, decode
 
 Tensor = tuple[str, list[int], bytes]
 Tensors = dict[str, Tensor]
@@ -148,7 +148,7 @@ def single(tiny: Tiny, style: Style) -> Tensors:
 
 
 def stacked(tiny: Tiny, part: str, turns: bool, down: bool) -> np.ndarray:
-    """Codes or scales of all experts; gate and up in turns, or one after the other."""
+    """Codes or scales of all experts; gate and up interleaved, or one after the other."""
     found = []
     for expert in tiny.experts[tiny.layers[0]]:
         rows = [getattr(expert[name], part) for name in (("down",) if down else ("gate", "up"))]
@@ -231,10 +231,13 @@ class Variant:
     files: dict[str, list[str] | None] = field(default_factory=lambda: {"model.safetensors": None})
     index: bool = False
     beside: Config = field(default_factory=dict)  # other documents
-    routes: bool = True  # the model's own router is Qwen3's
+    rule: Rule | None = field(default_factory=Rule)  # of the model's own router; None: not known here
+    bias: np.ndarray | None = None  # of the router
+    activation: str = "silu"
+    no_rule: str = ""  # a word of why the router is refused
     back: bool = True  # transcoded and back, the bytes are the same
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path) -> Path:
         """All its files. A file without a list has the tensors that no other has."""
         folder.mkdir()
         weight_map = {}
@@ -249,3 +252,4 @@ class Variant:
             documents["model.safetensors.index.json"] = {"metadata": {"total_size": size}, "weight_map": weight_map}
         for name, document in documents.items():
             (folder / name).write_text(json.dumps(document))
+        return folder

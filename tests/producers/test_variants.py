@@ -12,35 +12,36 @@ import cut
 import numpy as np
 import pytest
 import variants
-from numbers_of_fp4 import bf16, bf16_bytes, gated, mixed
+from gguf_files import GgufVariant
+from numbers_of_fp4 import activated, bf16, mixed
 from spellings import EXPERTS, HIDDEN, Variant
 
+AnyVariant = Variant | GgufVariant
 ALL = variants.variants()
 READ = [each for each in ALL if not each.refused]
 TARGETS = ("gpt-oss", "modelopt", "compressed-tensors", "quark", "gguf")
 
 
-def name(variant: Variant) -> str:
+def name(variant: AnyVariant) -> str:
     """A test's name."""
     return variant.name
 
 
-def outputs(variant: Variant, layer: int, x: np.ndarray) -> list[np.ndarray]:
+def outputs(variant: AnyVariant, layer: int, x: np.ndarray) -> list[np.ndarray]:
     """What each expert makes of the tokens."""
-    model = "gpt_oss" if variant.dialect == "gpt-oss" else ""
+    activation = "swigluoai" if variant.dialect == "gpt-oss" else variant.activation
     return [
-        gated(x @ expert["gate"].values().T, x @ expert["up"].values().T, model)
+        activated(x @ expert["gate"].values().T, x @ expert["up"].values().T, activation)
         @ expert["down"].values().T
         for expert in variant.tiny.experts[layer]
     ]
 
 
-def routed(variant: Variant, layer: int, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The two best experts and the softmax of their logits, as Qwen3 and gpt-oss do."""
-    logits = x @ bf16(variant.tiny.routers[layer]).T.astype(np.float64)
-    ids = np.argsort(-logits, 1)[:, :2]
-    best = np.exp(np.take_along_axis(logits, ids, 1))
-    return ids, best / best.sum(1, keepdims=True)
+def logits(variant: AnyVariant, layer: int, x: np.ndarray) -> np.ndarray:
+    """Of routers, which GGUF keeps in F32."""
+    router = variant.tiny.routers[layer].astype(np.float32)
+    router = router if variant.dialect == "gguf" else bf16(router)
+    return x @ router.T.astype(np.float64)
 
 
 def run(path: Path, layer: int, given: dict[str, tuple[str, list[int], bytes]]) -> np.ndarray:
@@ -63,17 +64,17 @@ def plain(path: Path) -> dict[str, tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("variant", [each for each in ALL if each.refused], ids=name)
-def test_is_refused_with_its_reason(variant: Variant, tmp_path: Path) -> None:
-    variant.write(tmp_path / "in")
-    checks.refuse(tmp_path / "in", {"refused": variant.refused, "word": variant.word})
+def test_is_refused_with_its_reason(variant: AnyVariant, tmp_path: Path) -> None:
+    path = variant.write(tmp_path / "in")
+    checks.refuse(path, {"refused": variant.refused, "word": variant.word})
 
 
 @pytest.mark.parametrize("variant", READ, ids=name)
-def test_numbers_are_numpys(variant: Variant, tmp_path: Path) -> None:
-    variant.write(tmp_path / "in")
-    seen = checks.report("inspect", tmp_path / "in")
+def test_numbers_are_numpys(variant: AnyVariant, tmp_path: Path) -> None:
+    path = variant.write(tmp_path / "in")
+    seen = checks.report("inspect", path)
     assert [seen["dialect"], seen["format"]] == [variant.dialect, variant.tiny.format]
-    assert checks.report("lint", "--deep", tmp_path / "in")["errors"] == 0
+    assert checks.report("lint", "--deep", path)["errors"] == 0
     dice = np.random.default_rng(3)
     x = bf16(dice.standard_normal((5, HIDDEN)))
     for layer in variant.tiny.layers:
@@ -86,19 +87,35 @@ def test_numbers_are_numpys(variant: Variant, tmp_path: Path) -> None:
             "topk_weights": ("F32", [5, 2], weights.tobytes()),
         }
         ways = [(ids, weights, chosen)]
-        if variant.routes:
-            ways.append((*routed(variant, layer, x.astype(np.float64)), hidden))
+        if variant.rule:
+            scores = logits(variant, layer, x.astype(np.float64))
+            ways.append((*variant.rule.choose(scores, variant.bias), hidden))
+        if variant.no_rule:
+            cut.write(tmp_path / "x.safetensors", hidden)
+            refused = checks.call("run", path, "--input", tmp_path / "x.safetensors")
+            assert "facts.routing" in refused.stderr and variant.no_rule in refused.stderr
         for experts, shares, given in ways:
             wanted = mixed(all_of_them, experts, shares)
-            found = run(tmp_path / "in", layer, given)
+            found = run(path, layer, given)
             assert np.linalg.norm(found - wanted) / np.linalg.norm(wanted) < 2e-6
 
 
+def same_numbers(path: Path, there: Path, layers: tuple[int, ...], folder: Path) -> None:
+    """Tokens and experts that are seeded are the same for both."""
+    for layer in layers:
+        found = []
+        for model in (path, there):
+            out = folder / "seeded.safetensors"
+            words = ("--layer", layer, "--numerics", "exact", "--engine", "reference")
+            checks.report("run", model, *words, "--tokens", 3, "--threads", 1, "-o", out)
+            found.append(cut.read(out))
+        assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("variant", READ, ids=name)
-def test_there_and_back(variant: Variant, tmp_path: Path) -> None:
+def test_there_and_back(variant: AnyVariant, tmp_path: Path) -> None:
     """Converted and given back; transcoded and back, or a reason for it."""
-    path = tmp_path / "in"
-    variant.write(path)
+    path = variant.write(tmp_path / "in")
     checks.convert_and_unconvert(path, {"format": variant.tiny.format}, tmp_path)
     for target in TARGETS:
         there = tmp_path / (target + (".gguf" if target == "gguf" else ""))
@@ -110,6 +127,7 @@ def test_there_and_back(variant: Variant, tmp_path: Path) -> None:
             assert known, ended.stderr
             continue
         assert checks.report("lint", there)["errors"] == 0
+        same_numbers(path, there, variant.tiny.layers, tmp_path)
         back = tmp_path / f"{target}-back"
         checks.report("transcode", there, "--to", variant.dialect, "-o", back)
         assert not variant.back or plain(back) == plain(path), target

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from gguf_files import GgufVariant
+from numbers_of_fp4 import Rule
 from spellings import (
     ABSENT, COMPRESSED, EXPERTS, HIDDEN, INTERMEDIATE, MODELOPT, NUMBERED, PROJECTIONS, QUARK, Style, Tensors, Tiny, Variant,
     blocks, columns, compressed, config_of, f32, modelopt, ones, quark, raw, single,
@@ -172,7 +174,7 @@ def of_files_and_counts() -> Iterator[Variant]:
     deepseek = {"model_type": "deepseek_v3", "n_routed_experts": EXPERTS, "num_experts": ABSENT, "first_k_dense_replace": 1,
                 "moe_layer_freq": 1, "n_shared_experts": 1, "scoring_func": "sigmoid", "n_group": 1, "topk_group": 1}
     yield Variant("layers-after-a-dense-one", deep, {**single(deep, MODELOPT), **first, **shared, **bias},
-                  config_of(modelopt(), **deepseek), routes=False, **read)
+                  config_of(modelopt(), **deepseek), rule=None, **read)
     own = {name.replace("experts.0", "shared_expert"): tensor for name, tensor in tensors.items() if ".experts.0." in name}
     gate = {"model.layers.0.mlp.shared_expert_gate.weight": ones(1, HIDDEN)}
     yield Variant("shared-expert-in-fp4", NV, {**tensors, **own, **gate}, config_of(modelopt(), model_type="qwen2_moe"), **read)
@@ -191,10 +193,10 @@ def of_fused() -> Iterator[Variant]:
     vision = {"model_type": "some_chat", "llm_config": config_of(ABSENT, **oss), "quantization_config": claim}
     yield Variant("oss-in-a-vision-model", MX, blocks(MX, "language_model.model.layers.{}.mlp."), vision, **read)
     for model in ("qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_5_moe"):
-        yield Variant(f"columns-{model}", ONE, columns(ONE), config_of(modelopt(), model_type=model), "modelopt", routes=False)
+        yield Variant(f"columns-{model}", ONE, columns(ONE), config_of(modelopt(), model_type=model), "modelopt", rule=None)
     for shape in ((1,), (EXPERTS,)):
         yield Variant(f"columns-factors-{shape[0]}", ONE, columns(ONE, shape), config_of(modelopt(), model_type="qwen3_vl_moe"), "modelopt",
-                      routes=False, back=shape == (1,))
+                      rule=None, back=shape == (1,))
     yield Variant("columns-of-a-new-family", ONE, columns(ONE), config_of(modelopt(), model_type="news_moe"),
                   **refusal("dialect.ambiguous", "news_moe"))
 
@@ -224,7 +226,7 @@ def of_quark_and_deepseek() -> Iterator[Variant]:
     for name, style, more in (("u8", own, {"expert_dtype": "fp4"}), ("i8", own.but(codes_dtype="I8"), {"expert_dtype": "fp4"}),
                               ("no-expert_dtype", own, {}),
                               ("in-a-model", own.but(names=PROJECTIONS, prefix="model.layers.{}.mlp."), {"expert_dtype": "fp4"})):
-        yield Variant(f"v4-{name}", MX, single(MX, style), config_of(fp8, **v4, **more), "deepseek-v4", routes=False)
+        yield Variant(f"v4-{name}", MX, single(MX, style), config_of(fp8, **v4, **more), "deepseek-v4", rule=None)
 
 
 def of_others() -> Iterator[Variant]:
@@ -243,7 +245,72 @@ def of_others() -> Iterator[Variant]:
         yield Variant(f"other-{name}", MX, tensors, config_of(config), **refusal(refused, word))
 
 
-def variants() -> list[Variant]:
+def of_families() -> Iterator[Variant]:
+    """Routers and activations of families, as their configurations and tensors spell them."""
+    bias = np.array([0.3, -0.2, 0.1, -0.4])
+    plain = single(NV, MODELOPT)
+    weight = plain["model.layers.0.mlp.gate.weight"]
+    without = {name: tensor for name, tensor in plain.items() if ".mlp.gate." not in name}
+
+    def family(model: str, router: str = "gate", bias_name: str = "", rule: Rule | None = None, activation: str = "silu",
+               no_rule: str = "", **changes: Any) -> Variant:
+        tensors = {**without, f"model.layers.0.mlp.{router}.weight": weight}
+        if bias_name:
+            tensors[f"model.layers.0.mlp.{bias_name}"] = f32(bias, [EXPERTS])
+        name = f"family-{model}" + (f"-{activation}" if activation != "silu" else "")
+        config = config_of(modelopt(), **{"model_type": model, "norm_topk_prob": ABSENT, **changes})
+        return Variant(name, NV, tensors, config, "modelopt", rule=rule, bias=bias if bias_name else None, activation=activation,
+                       no_rule=no_rule)
+
+    yield family("lfm2_moe", bias_name="expert_bias", rule=Rule("sigmoid"), norm_topk_prob=True, use_expert_bias=True)
+    yield family("afmoe", "router.gate", "expert_bias", Rule("sigmoid", scale=2.5), route_scale=2.5, route_norm=True)
+    yield family("bailing_moe_v2", bias_name="gate.expert_bias", rule=Rule("sigmoid", scale=2.5), routed_scaling_factor=2.5)
+    yield family("hunyuan_v1_moe", "gate.wg", rule=Rule(), num_experts_per_tok=ABSENT, moe_topk=[2])
+    yield family("granitemoe", "router.layer", rule=Rule())
+    yield family("jamba", "router", rule=Rule(normalizes=False))
+    yield family("olmoe", rule=Rule(normalizes=False), norm_topk_prob=False)
+    yield family("cohere2_moe", rule=Rule("sigmoid"), expert_selection_fn="sigmoid", norm_topk_prob=True)
+    yield family("ernie4_5_moe", bias_name="moe_statics.e_score_correction_bias", rule=Rule())
+    yield family("qwen3_moe", rule=Rule(), norm_topk_prob=True, activation="gelu_tanh", hidden_act="gelu_pytorch_tanh")
+    yield family("phimoe", no_rule="phimoe")
+    hashed = family("deepseek_v4", no_rule="token ids", num_experts=ABSENT, n_routed_experts=EXPERTS, scoring_func="sqrtsoftplus")
+    hashed.tensors["model.layers.0.mlp.gate.tid2eid"] = raw("I64", np.zeros((16, 2), np.int64))
+    yield hashed
+    yield family("a_new_one", no_rule="a_new_one", norm_topk_prob=True)
+
+
+def of_gguf() -> Iterator[GgufVariant]:
+    """Architectures that llama.cpp has, with experts in FP4."""
+    bias = np.array([0.3, -0.2, 0.1, -0.4])
+    sigmoid, group = {"expert_gating_func": 2}, {"expert_group_count": 1, "expert_group_used_count": 1}
+    scaled = {"expert_weights_scale": 2.5, "expert_weights_norm": True}
+    only_one_width: dict[str, Any] = {"expert_feed_forward_length": None, "feed_forward_length": INTERMEDIATE}
+    for kind, tiny in (("nvfp4", NV), ("mxfp4", MX)):
+        for architecture in ("qwen3moe", "qwen3next", "qwen35moe", "hunyuan-moe"):
+            yield GgufVariant(f"gguf-{kind}-{architecture}", tiny, Rule(), architecture)
+        for architecture in ("llama", "dbrx"):
+            yield GgufVariant(f"gguf-{kind}-{architecture}", tiny, Rule(), architecture, only_one_width)
+        for architecture in ("olmoe", "jamba"):
+            yield GgufVariant(f"gguf-{kind}-{architecture}", tiny, Rule(normalizes=False), architecture, only_one_width)
+        yield GgufVariant(f"gguf-{kind}-qwen2moe", tiny, Rule(normalizes=False), "qwen2moe")
+        yield GgufVariant(f"gguf-{kind}-granitemoe", tiny, Rule(), "granitemoe", only_one_width, joined=True)
+        yield GgufVariant(f"gguf-{kind}-qwen3moe-joined", tiny, Rule(), "qwen3moe", joined=True)
+        yield GgufVariant(f"gguf-{kind}-grok", tiny, None, "grok", only_one_width, activation="gelu_tanh", no_rule="grok")
+        for architecture, more in (("glm4moe", {**sigmoid, **scaled}), ("deepseek2", {**sigmoid, **scaled, **group}), ("dots1", {**sigmoid, **scaled}),
+                                   ("bailingmoe2", {**sigmoid, **scaled})):
+            yield GgufVariant(f"gguf-{kind}-{architecture}", tiny, Rule("sigmoid", scale=2.5), architecture, more, bias=bias)
+        for architecture in ("minimax-m2", "lfm2moe"):
+            yield GgufVariant(f"gguf-{kind}-{architecture}", tiny, Rule("sigmoid"), architecture, sigmoid, bias=bias)
+        yield GgufVariant(f"gguf-{kind}-ernie4_5-moe", tiny, Rule(), "ernie4_5-moe", bias=bias)
+        hybrid: dict[str, Any] = {**scaled, **group}
+        yield GgufVariant(f"gguf-{kind}-nemotron_h_moe", tiny, Rule("sigmoid", scale=2.5), "nemotron_h_moe", hybrid, ("up", "down"), bias=bias,
+                          activation="relu2")
+        latent = {**hybrid, "embedding_length": 2 * HIDDEN, "moe_latent_size": HIDDEN}
+        yield GgufVariant(f"gguf-{kind}-latent", tiny, None, "nemotron_h_moe", latent, ("up", "down"), activation="relu2")
+        yield GgufVariant(f"gguf-{kind}-phimoe", tiny, None, "phimoe", only_one_width, no_rule="phimoe")
+
+
+def variants() -> list[Variant | GgufVariant]:
     """All of them."""
-    makers = (of_compressed_tensors, of_modelopt, of_places, of_files_and_counts, of_fused, of_quark_and_deepseek, of_others)
+    makers = (of_compressed_tensors, of_modelopt, of_places, of_files_and_counts, of_fused, of_quark_and_deepseek, of_others, of_families, of_gguf)
     return [variant for maker in makers for variant in maker()]

@@ -16,7 +16,11 @@
 
 #include "fp4moe/moe/cuda/device_layer.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
+#include "support/emulated.hpp"
 #include "support/tiny_layer.hpp"
+#ifdef FP4MOE_EMULATED_DEVICE
+#include "cuda/emulator/device.hpp"
+#endif
 
 namespace fp4moe::moe::cuda::testing {
 
@@ -29,7 +33,10 @@ using moe::testing::TestLayer;
 using moe::testing::TestTokens;
 
 #ifdef FP4MOE_EMULATED_DEVICE
-Result<std::shared_ptr<const Device>> open_test_device();  // tests/cuda/emulator
+inline Result<std::shared_ptr<const Device>> open_test_device() {
+  emulator::reset_driver();
+  return emulator::open_device();
+}
 #else
 // FP4MOE_CUDA_TEST_LIMITS: plans as for another device, "rtx4090" or "a100".
 inline Result<std::shared_ptr<const Device>> open_test_device() {
@@ -53,12 +60,7 @@ class OnDevice : public ::testing::Test {
 };
 
 // FP4MOE_CUDA_TEST_ROWS: few tokens go the way of many. FP4MOE_CUDA_TEST_SMALL: under
-// compute-sanitizer everything takes a hundred times as long, on an emulated device ten thousand times.
-#ifdef FP4MOE_EMULATED_DEVICE
-inline constexpr bool kIsEmulated = true;
-#else
-inline constexpr bool kIsEmulated = false;
-#endif
+// compute-sanitizer everything takes a hundred times as long, on an emulated device longer still.
 inline bool is_small() { return kIsEmulated || std::getenv("FP4MOE_CUDA_TEST_SMALL") != nullptr; }
 // Hopper's kernels have paths of their own.
 inline bool is_hopper(const Device& device) {
@@ -137,20 +139,19 @@ struct Upload {
     const std::uint64_t rows = output_rows(tokens, form),
                         row = tokens.hidden * element_bytes(dtype);
     out = upload(on, std::vector<std::byte>(rows * row));
-    call = {.x = {x.data(), DType::bf16, tokens.tokens, tokens.hidden, tokens.hidden * 2},
-            .top_k = tokens.top_k,
-            .ids = ids.as<const std::int32_t>(),
-            .weights = weights.as<const float>(),
+    const std::size_t assignments = tokens.ids.size();
+    call = {.in = {{.x = {x.data(), DType::bf16, tokens.tokens, tokens.hidden, tokens.hidden * 2},
+                    .top_k = tokens.top_k,
+                    .ids = {ids.as<const std::int32_t>(), assignments},
+                    .weights = {weights.as<const float>(), assignments}}},
             .form = form,
             .out = {out.data(), dtype, rows, tokens.hidden, row}};
   }
   // The same rows as batches of `capacity`; counts lie on the device.
   void make_batches(const Memory& counts, std::uint64_t capacity) {
-    call.ids = nullptr;
-    call.weights = nullptr;
-    call.top_k = 0;
-    call.counts = counts.as<const std::int32_t>();
-    call.capacity = capacity;
+    call.in = {{.x = call.in.x}, TokenFormat::batched};
+    call.in.counts = {counts.as<const std::int32_t>(), counts.size() / sizeof(std::int32_t)};
+    call.in.capacity = capacity;
     call.form = OutputForm::batches;
   }
   void poison() const {

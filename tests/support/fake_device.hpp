@@ -73,9 +73,10 @@ class FakeDevice : public ::testing::Test {
   DeviceCall call(std::uint64_t tokens, std::uint64_t hidden = 96, std::uint64_t top_k = 2) {
     const auto* x = static_cast<const std::byte*>(known(tokens * hidden * 2 + 64));
     const void* out = known(tokens * hidden * 4 + 64);
-    return {.x = {x, DType::bf16, tokens, hidden, hidden * 2},
-            .top_k = top_k,
-            .ids = static_cast<const std::int32_t*>(known(tokens * top_k * 4 + 64)),
+    const auto* ids = static_cast<const std::int32_t*>(known(tokens * top_k * 4 + 64));
+    return {.in = {{.x = {x, DType::bf16, tokens, hidden, hidden * 2},
+                    .top_k = top_k,
+                    .ids = {ids, tokens * top_k}}},
             .out = {memory_of(out), DType::f32, tokens, hidden, hidden * 4}};
   }
   std::byte* memory_of(const void* at) const {

@@ -38,8 +38,8 @@ inline int status_in_child(const std::function<int()>& work) {
 inline void limit_memory(std::uint64_t more) {
   std::uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
-  const rlim_t most = pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) + more;
-  const rlimit limit{most, most};
+  const rlim_t max = pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) + more;
+  const rlimit limit{max, max};
   setrlimit(RLIMIT_AS, &limit);
 }
 

@@ -40,7 +40,7 @@ struct Case {
 
 inline std::uint64_t tokens_of(std::uint64_t rank) { return (3 * rank + 4) % 5; }  // 4 2 0 3 1 ...
 
-// The tokens of one rank; NaN is everywhere that nobody should look.
+// The tokens of one rank; NaN stands wherever no code should read.
 struct Input {
   Input(const Case& given, std::uint64_t rank, std::uint64_t count)
       : rows(count), hidden(given.hidden), top_k(given.top_k) {

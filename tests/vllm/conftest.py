@@ -7,12 +7,15 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 HERE = Path(__file__).parent
+INSIDE = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # fewer processes that import vLLM
 
 
 def has_bf16() -> bool:
@@ -32,27 +35,40 @@ def always() -> dict[str, str]:
 
 def environment(**changes: str) -> dict[str, str]:
     """This process's, for a vLLM that asks nobody and writes only where it is told."""
-    shared = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    shared = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     shared["FP4MOE_TEST_HIDES_AMX"] = "1"
+    shared["OMP_WAIT_POLICY"] = "passive"
+    shared["PYTHONDONTWRITEBYTECODE"] = ""  # compiling vLLM's modules takes as long as running them
     return {**os.environ, **shared, **changes}
 
 
-def generate(cache: Path, tasks: list[dict[str, Any]], **changes: str) -> list[Any]:
-    """The tokens of each task, in float32 unless it says otherwise, or the log where one fails.
+@dataclass
+class Outcome:
+    """What became of a model: tokens and the likeliest of each place, or vLLM's exception; its log."""
 
-    `generate.likely` then holds what generate.py tells of probabilities.
-    """
-    for task in tasks:
-        task["options"] = {"dtype": "float32", **task.get("options", {})}
-    words = [sys.executable, str(HERE / "generate.py"), json.dumps(tasks)]
-    found = environment(VLLM_CACHE_ROOT=str(cache), **changes)
-    run = subprocess.run(words, env=found, capture_output=True, text=True, cwd=cache)
-    lines = [line.partition("TOKENS ")[2] for line in run.stdout.splitlines() if "TOKENS " in line]
-    assert len(lines) == len(tasks), run.stdout[-6000:] + run.stderr[-6000:]
-    generate.log = run.stdout + run.stderr
-    told = [json.loads(line) for line in lines]
-    generate.likely = [each["likely"] for each in told]
-    return [each["tokens"] for each in told]
+    log: str
+    tokens: Any = None
+    likely: Any = None
+    refusal: str = ""
+
+
+def task(folder: Path, **options: Any) -> dict[str, Any]:
+    """A model with options of `LLM`: float32, not compiled, unless they say otherwise."""
+    return {"model": str(folder), "options": {"dtype": "float32", "enforce_eager": True, **options}}
+
+
+def generate(cache: Path, tasks: list[dict[str, Any]], **changes: str) -> list[Outcome]:
+    """What becomes of each task, one after the other in one process."""
+    kept = {"VLLM_CACHE_ROOT": str(cache), "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor")}
+    given = environment(**{**INSIDE, **kept, **changes})
+    with tempfile.NamedTemporaryFile("r") as file:
+        words = [sys.executable, str(HERE / "generate.py"), json.dumps(tasks), file.name]
+        run = subprocess.run(
+            words, env=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cache
+        )
+        found = [json.loads(line) for line in file]
+    assert len(found) == len(tasks), run.stdout[-12000:]
+    return [Outcome(log, **each) for log, each in zip(run.stdout.split("RESULT"), found)]
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +78,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if given:
         return Path(given)
     folder = tmp_path_factory.mktemp("models")
-    subprocess.run([sys.executable, str(HERE / "models.py"), str(folder)], check=True)
+    subprocess.run([sys.executable, str(HERE / "models.py"), str(folder)], env=environment(), check=True)
     return folder
 
 

@@ -17,7 +17,13 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, GptOssConfig, PreTrainedTokenizerFast, Qwen3MoeConfig
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV3Config,
+    GptOssConfig,
+    PreTrainedTokenizerFast,
+    Qwen3MoeConfig,
+)
 
 import fp4moe
 from fp4moe import cli
@@ -57,6 +63,7 @@ KINDS = {
     "qwen3-mixed": Kind("qwen3_moe", "modelopt", "nvfp4", 0.5, is_mixed=True),
     "qwen3-mxfp4": Kind("qwen3_moe", "compressed-tensors", "mxfp4"),
     "qwen3-quark": Kind("qwen3_moe", "quark", "mxfp4"),
+    "deepseek-nvfp4": Kind("deepseek_v3", "compressed-tensors", "nvfp4", 0.5),
 }
 
 
@@ -66,6 +73,14 @@ def config(family: str) -> Any:
         types = ["sliding_attention", "full_attention"]
         sizes = {"intermediate_size": 64, "num_local_experts": 4, "layer_types": types}
         return GptOssConfig(**SHARED, **sizes)
+    if family == "deepseek_v3":  # a dense layer first, groups, a shared expert, a bias that only chooses
+        heads = {"qk_rope_head_dim": 64, "qk_nope_head_dim": 64, "v_head_dim": 64, "num_key_value_heads": 4}
+        ranks = {"q_lora_rank": 64, "kv_lora_rank": 512}
+        sizes = {"moe_intermediate_size": 64, "intermediate_size": 128, "n_routed_experts": 8}
+        groups = {"n_group": 2, "topk_group": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"}
+        given = {**SHARED, **heads, **ranks, **sizes, **groups, "first_k_dense_replace": 1}
+        del given["head_dim"]
+        return DeepseekV3Config(**given)
     sizes = {"moe_intermediate_size": 64, "num_experts": 8, "norm_topk_prob": True}
     return Qwen3MoeConfig(**SHARED, **sizes, decoder_sparse_step=1)
 
@@ -89,6 +104,9 @@ def make(folder: Path, kind: Kind) -> None:
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.2)
+    for name, buffer in model.named_buffers():
+        if name.endswith("correction_bias"):
+            torch.nn.init.normal_(buffer, std=0.2)
     model.save_pretrained(folder / "bf16")
     add_tokenizer(folder / "bf16")
     words = {} if kind.input_scale is None else {"input_scale": kind.input_scale}

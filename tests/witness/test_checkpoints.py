@@ -75,7 +75,7 @@ def scaled(values, scales, block):
 
 
 def fused(tensors, pattern, blocks, scales):
-    """gate_up rows take turns: gate, up, gate, up."""
+    """gate_up rows are interleaved: gate, up, gate, up."""
     weights = {}
     for name in tensors:
         found = re.fullmatch(pattern, name)
@@ -107,7 +107,7 @@ def per_expert(tensors, codes, value_of):
 
 
 def joined(tensors):
-    """Quark's gpt-oss: gate_up_proj of each expert, rows take turns."""
+    """Quark's gpt-oss: gate_up_proj of each expert, interleaved rows."""
     weights = {}
     for name in tensors:
         found = re.fullmatch(r".*layers\.(\d+)\..*experts\.(\d+)\.(gate_up|down)_proj\.weight", name)

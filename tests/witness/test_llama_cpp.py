@@ -254,7 +254,7 @@ def dequantized(made):
             gate, up, down = (torch.tensor(numbers(f"blk.{number}.ffn_{part}_exps"))
                               for part in ("gate", "up", "down"))
             if made["family"] == "gpt_oss":
-                joined = torch.stack([gate, up], dim=2).flatten(1, 2)  # rows take turns
+                joined = torch.stack([gate, up], dim=2).flatten(1, 2)  # interleaved rows
                 experts.gate_up_proj.copy_(joined.transpose(1, 2))
                 experts.down_proj.copy_(down.transpose(1, 2))
             else:

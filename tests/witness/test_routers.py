@@ -37,6 +37,27 @@ FAMILIES = {
     "Glm4MoeConfig": {**HEADS, **WIDE, **ROUTED, "routed_scaling_factor": 1.5},
     "KimiLinearConfig": {**WIDE, "num_experts": 8, "num_experts_per_token": 2,
                          "first_k_dense_replace": 0, "routed_scaling_factor": 2.446},
+    "Qwen3_5MoeTextConfig": {**HEADS, **WIDE, **SHARED, **MANY, "num_hidden_layers": 4},
+    "FlexOlmoConfig": {**HEADS, "intermediate_size": 64, **MANY},
+    "HunYuanMoEV1Config": {**HEADS, "intermediate_size": 64, "num_experts": 8, "moe_topk": 2},
+    "Lfm2MoeConfig": {"num_key_value_heads": 2, **WIDE, **MANY, "num_dense_layers": 0,
+                      "layer_types": ["full_attention"] * 2, "routed_scaling_factor": 2.5},
+    "ExaoneMoeConfig": {**HEADS, **WIDE, **MANY, "num_shared_experts": 1,
+                        "first_k_dense_replace": 0, "mlp_layer_types": ["sparse"] * 2},
+    "MiniMaxConfig": {**HEADS, "intermediate_size": 64, **LOCAL},
+    "MiniMaxM2Config": {**HEADS, "intermediate_size": 64, **LOCAL},
+    "Glm4MoeLiteConfig": {**WIDE, **ROUTED, "q_lora_rank": 64, "kv_lora_rank": 64,
+                          "qk_rope_head_dim": 32, "qk_nope_head_dim": 32, "v_head_dim": 32,
+                          "num_key_value_heads": 4, "mlp_layer_types": ["sparse"] * 2},
+    "DeepseekV2Config": {**WIDE, **ROUTED, "q_lora_rank": 64, "kv_lora_rank": 64,
+                         "qk_rope_head_dim": 32, "qk_nope_head_dim": 32, "v_head_dim": 32,
+                         "num_key_value_heads": 4, "topk_method": "group_limited_greedy",
+                         "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.5},
+    "SolarOpenConfig": {**HEADS, **WIDE, **ROUTED, "n_shared_experts": 1},
+    "Cohere2MoeConfig": {**HEADS, "intermediate_size": 64, **MANY, "expert_selection_fn": "sigmoid"},
+    "MellumConfig": {**HEADS, **WIDE, **MANY, "mlp_layer_types": ["sparse"] * 2},
+    "HYV3Config": {**HEADS, **WIDE, **MANY, "first_k_dense_replace": 0,
+                   "mlp_layer_types": ["sparse"] * 2},
     "DeepseekV4Config": {"moe_intermediate_size": 64, "n_routed_experts": 8,
                          "num_experts_per_tok": 2, "num_hidden_layers": 3},
 }
@@ -55,14 +76,20 @@ def make(name, folder):
     config = getattr(transformers, name)(**{**BASE, **FAMILIES[name]})
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     for key, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if "correction" in key or key.endswith("gate.weight"):
+        if re.search(r"correction|expert_bias|(gate|wg)\.weight$", key):
             tensor.data = (torch.randn(tensor.shape) * 0.2).to(tensor.dtype)
     model.save_pretrained(folder / "plain")
     done = run("quantize", folder / "plain", "--format", "nvfp4", "--to", "compressed-tensors",
                "-o", folder / "fp4")
     assert done.returncode == 0, done.stderr
-    return next(module for module in model.modules()
-                if re.search("Router$", type(module).__name__)).float()
+    # Some blocks keep the bias that their router chooses with.
+    for block in model.modules():
+        for router in block.children():
+            if re.search("(Router|MoEV1Gate)$", type(router).__name__):
+                kept = [tensor.float() for key, tensor in block.named_buffers(recurse=False)
+                        if "bias" in key]
+                return lambda x, ask=router.float(), more=kept: ask(x, *more)
+    raise AssertionError(f"{name} has no router of its own")
 
 
 def outputs(folder, tensors):

@@ -135,7 +135,7 @@ class MoE(torch.nn.Module):
         self._take(MoE._opened(state["_source"] or {})._layer)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MoE:
-        """A copy with a router of its own and the same experts, which nobody writes."""
+        """A copy with a router of its own and the same experts, which are read-only."""
         result = MoE(self._layer)
         result._source = self._source
         for name in ("router_weight", "router_bias"):

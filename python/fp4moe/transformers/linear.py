@@ -206,7 +206,7 @@ class Names:
 def check_scales(
     source: Source, linears: list[QuantizedLinear], expert_prefixes: list[str], names: Names
 ) -> None:
-    """Refuse scales that nobody applies: numbers would be others than the writer's."""
+    """Refuse scales that no code applies: numbers would differ from the writer's."""
     taken = {name for linear in linears for name in linear.tensors()}
     inside = tuple(expert_prefixes)
     for name in source.names():

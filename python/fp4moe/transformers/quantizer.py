@@ -149,7 +149,7 @@ class Fp4MoeQuantizer(HfQuantizer):
             self.quantization_config = self.quantization_config.adopting(stored)
 
     def _check_plain(self, name: str) -> None:
-        """Experts that are not in FP4 must be there in full precision: nobody invents weights."""
+        """Experts that are not in FP4 must be there in full precision: weights are never invented."""
         assert self.source is not None
         pattern = re.compile(rf"(^|\.){_number(name)}\.(\w+\.)?experts\.")
         if not any(pattern.search(tensor) for tensor in self.source.names()):

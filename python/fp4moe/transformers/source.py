@@ -4,7 +4,7 @@
     header    JSON: name -> {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__"
     data      offsets count from here
 
-Tensors are views of private mappings, each with a storage of its own, so that nobody takes two
+Tensors are views of private mappings, each with a storage of its own, so that no code takes two
 tensors of a file for one that is tied to the other.
 """
 

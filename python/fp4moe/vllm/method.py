@@ -123,7 +123,7 @@ class _Method:
 
 
 class Mxfp4MoEMethod(_Method):
-    """Mxfp4MoEMethod and GptOssMxfp4MoEMethod: rows of w13 take turns for swigluoai."""
+    """Mxfp4MoEMethod and GptOssMxfp4MoEMethod: rows of w13 are interleaved for swigluoai."""
 
     FORMAT = "mxfp4"
 

@@ -109,7 +109,7 @@ bool is_date(std::string_view word) {
   });
 }
 
-// Of a day for which there is no policy: the newest before it, else the first one.
+// For a day without a policy: the newest before it, else the first one.
 std::string policy_before(std::string_view day, oracle::WeightFormat format) {
   std::string_view best, first;
   for (const oracle::Policy& policy : policies()) {

@@ -29,7 +29,7 @@ const oracle::Policy* find_policy(std::string_view name, oracle::WeightFormat fo
 // The newest of vLLM.
 const oracle::Policy& newest_vllm_policy(oracle::WeightFormat format, Entry entry = Entry::gpt_oss);
 
-// A policy by the word that people write, and the release of vLLM that the word means, if any.
+// A policy by the word that users write, and the release of vLLM that the word means, if any.
 struct PolicyChoice {
   const oracle::Policy* policy = nullptr;
   std::optional<oracle::ReleaseChoice> release{};
@@ -42,7 +42,7 @@ Result<PolicyChoice> choose_policy(std::string_view word, oracle::WeightFormat f
 // The policy alone.
 Result<const oracle::Policy*> require_policy(std::string_view word, oracle::WeightFormat format,
                                              Entry entry = Entry::gpt_oss);
-// What choose_policy takes for --vllm VERSION.
+// The word that choose_policy takes for --vllm VERSION.
 std::string vllm_word(std::string_view version);
 
 // The policies over other rows, for tests. `rows` outlives the result. An error with id

@@ -48,7 +48,7 @@ inline constexpr EnumSet<PlatformKind> kCpu{PlatformKind::cpu};
 inline constexpr PolicyDates kApril2026{april_24};
 inline constexpr PolicyDates kReferenceSinceApril2026{april_24, august_22, vllm_033};
 
-// What the reference's generic activation function computes, in spring and since August.
+// The activations of the reference's generic function, before and since August 2026.
 inline constexpr Activations kGenericActivationsBeforeAugust2026{
     silu, gelu, swigluoai, swiglustep, silu_no_mul, gelu_no_mul, relu2_no_mul};
 inline constexpr Activations kGenericActivationsSinceAugust2026{silu,        gelu,

@@ -37,7 +37,7 @@ struct InUse {
 bool runs_a4w4_dsv4(const platform::Environment& environment) {
   return environment.text(Variable::rocm_aiter_a4w4_dsv4) == "1";
 }
-// Of the forms of AITER's SiTU kernels only a8w4 keeps gate and up rows in turns.
+// Only the form a8w4 of AITER's SiTU kernels keeps gate and up rows interleaved.
 bool separates_situ(const platform::Environment& environment) {
   std::string form = environment.text(Variable::rocm_aiter_situv2).value_or("auto");
   std::ranges::transform(form, form.begin(), [](char c) {

@@ -10,7 +10,7 @@
 
 namespace fp4moe::backends {
 
-// Of one id the newest generation comes first.
+// The newest generation of an id comes first.
 const std::vector<layout::Layout>& layouts();
 
 // By id ("marlin.mxfp4") and generation (empty: the newest). Errors: layout.unknown,
@@ -23,10 +23,10 @@ std::string layout_id(const oracle::Backend& backend);
 // Names of the backends whose kernels read a layout, sorted, each once.
 std::vector<std::string> readers(std::string_view layout_id);
 
-// What the kernels of `backend` read on `device`, as of `era`. `tp_size` matters on gfx950,
-// activation and environment to AITER.
-// Errors: layout.external for backends whose library lays weights out itself while it loads them,
-// layout.unspecified where the bytes are not known here; both say which.
+// The layout that kernels of `backend` read on `device` at the policy's date. `tp_size` matters on
+// gfx950, activation and environment to AITER. Errors: layout.external for backends whose library
+// lays weights out itself while it loads them, layout.unspecified where the bytes are not known
+// here; both say which.
 struct LayoutRequest {
   const oracle::Backend& backend;
   oracle::PolicyDate policy_date{};

@@ -15,7 +15,7 @@ using oracle::Backend;
 using oracle::NamedChoice;
 using oracle::Policy;
 
-// "No backend" is a row of the reference: who writes its very name gets it, nobody is led to it.
+// "No backend" is a row of the reference: its exact name selects it, no proposal leads to it.
 bool is_none(const Backend& backend) { return backend.family == "none"; }
 
 // Policies that have the backend, of either format.
@@ -69,7 +69,7 @@ Error unknown_backend(std::span<const Policy* const> asked, std::string_view wor
   };
   for (const Policy* policy : asked) {
     for (const std::string_view each : backend_names(*policy)) add(each, names);
-    // What was meant may be one of vLLM's words.
+    // The user may have meant one of vLLM's words.
     for (const NamedChoice& choice : policy->names) add(choice.name, candidates);
   }
   candidates.insert(candidates.begin(), names.begin(), names.end());

@@ -1,4 +1,4 @@
-// Backends by the names that people write: their own (FLASHINFER_TRTLLM_MXFP4_BF16, as logs print
+// Backends by the names that users write: their own (FLASHINFER_TRTLLM_MXFP4_BF16, as logs print
 // them) and the words of vLLM's --moe-backend (flashinfer_trtllm). Case does not count, nor does
 // '-' for '_'.
 #pragma once
@@ -15,7 +15,7 @@ namespace fp4moe::backends {
 const oracle::Backend* find_by_any_name(const oracle::Policy& policy, std::string_view word);
 
 // Error choice.backend: none of these policies, which are of one format, has the backend. It says
-// why: the backend computes other weights, other policies have it, or nobody knows the name.
+// why: the backend computes other weights, other policies have it, or the name is unknown.
 Error unknown_backend(std::span<const oracle::Policy* const> asked, std::string_view word);
 
 // The names of the policy's backends, without the value that stands for none.

@@ -1,5 +1,5 @@
-// What our own kernels have in common: they compute every layer this library knows, whatever the
-// batch, on weights of both formats with activations in any form.
+// The properties that our own kernels share: they compute every layer this library knows, whatever
+// the batch, on weights of both formats with activations in any form.
 #pragma once
 #include "fp4moe/backends/columns.hpp"
 

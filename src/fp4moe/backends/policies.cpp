@@ -186,7 +186,7 @@ void make_august_deepseek_v4(Policy& policy, Rows& rows) {
 
 // MXFP4, release 0.33.0 -------------------------------------------------------------------------
 
-// What the wheel for CUDA installs beside the usual packages.
+// The packages that the wheel for CUDA installs beside the usual ones.
 constexpr EnumSet<Library> kWheel{Library::humming, Library::deep_gemm};
 
 void make_033_mxfp4_common(Policy& policy, Rows& rows) {

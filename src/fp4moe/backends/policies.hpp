@@ -9,7 +9,7 @@
 
 namespace fp4moe::backends {
 
-// Finds rows by name among those of one format and one era; remembers what it did not find.
+// Finds rows by name among those of one format and one policy date; remembers what it did not find.
 class Rows {
  public:
   Rows(std::span<const oracle::Backend* const> rows, oracle::WeightFormat format,

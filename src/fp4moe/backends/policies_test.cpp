@@ -57,7 +57,7 @@ const auto& any_of(SplitMix64& random, const Items& items) {
   return items[below(random, std::size(items))];
 }
 
-// A request that somebody might make; nothing in it is malformed.
+// A well-formed request.
 Request random_request(SplitMix64& random, const Policy& policy) {
   constexpr std::string_view kExchanges[] = {
       "allgather_reducescatter",
@@ -328,7 +328,8 @@ TEST(Policies, NativeAlwaysFindsAKernelForLayersThatExist) {
     const Policy& one = policy("native", below(random, 2) == 0 ? oracle::WeightFormat::mxfp4
                                                                : oracle::WeightFormat::nvfp4);
     Request request = random_request(random, one);
-    if (request.layer.activation == Activation::relu2) continue;  // nobody computes it with a gate
+    if (request.layer.activation == Activation::relu2)
+      continue;  // no backend computes it with a gate
 
     const Selection selection = select(one, Mode::strict, request);
 

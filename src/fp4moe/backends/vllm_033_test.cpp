@@ -95,19 +95,19 @@ TEST(Vllm033, ARequestForActivationsFallsBackTo16BitsWithAWarning) {
   EXPECT_TRUE(result.warned[0].ends_with("Falling back to 'MARLIN' with BF16 activations."));
   EXPECT_EQ(make_record(gpt_oss(), Mode::strict, request).warnings[0], result.warned[0]);
 
-  // The user's own wish is computed by HUMMING, and by emulation whoever wishes.
-  Request wish = on("h100", gpt_oss());
-  wish.layer.activation_override = ActivationKey::mxfp8;
-  wish.layer.backend = "humming";
-  EXPECT_TRUE(select(gpt_oss(), Mode::compat, wish).warned.empty());
-  wish.layer.activation_override.reset();
-  wish.layer.activation_key = ActivationKey::mxfp8;
-  EXPECT_EQ(select(gpt_oss(), Mode::compat, wish).warned.size(), 1u);
-  wish.layer.backend = "emulation";
-  wish.device.libraries.insert(Library::quark);
-  EXPECT_TRUE(select(gpt_oss(), Mode::compat, wish).warned.empty());
+  // The user's own choice is computed by HUMMING, and by EMULATION for any request.
+  Request chosen = on("h100", gpt_oss());
+  chosen.layer.activation_override = ActivationKey::mxfp8;
+  chosen.layer.backend = "humming";
+  EXPECT_TRUE(select(gpt_oss(), Mode::compat, chosen).warned.empty());
+  chosen.layer.activation_override.reset();
+  chosen.layer.activation_key = ActivationKey::mxfp8;
+  EXPECT_EQ(select(gpt_oss(), Mode::compat, chosen).warned.size(), 1u);
+  chosen.layer.backend = "emulation";
+  chosen.device.libraries.insert(Library::quark);
+  EXPECT_TRUE(select(gpt_oss(), Mode::compat, chosen).warned.empty());
 
-  // The second entry knows no request.
+  // The second entry has no such choice.
   Request other = on("a100", generic());
   other.layer.activation_key = ActivationKey::mxfp8;
   EXPECT_TRUE(select(generic(), Mode::compat, other).warned.empty());

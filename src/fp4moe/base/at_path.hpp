@@ -1,4 +1,4 @@
-// What stands at a path, links followed.
+// The kind of thing at a path, with links followed.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -22,7 +22,7 @@ extern "C" void note_signal(int) { flag().store(true, std::memory_order_relaxed)
 
 constexpr std::array kSignals{SIGINT, SIGTERM};
 
-// What the host did with these signals before the first guard of several.
+// The host's handlers of these signals before the first guard.
 struct Handlers {
   std::mutex mutex{};
   std::size_t guards = 0;

@@ -1,4 +1,4 @@
-// A wish to stop (Ctrl-C, a polite kill) as a question that long work asks between its steps, so
+// An interrupt (Ctrl-C, SIGTERM) as a flag that long work checks between its steps, so
 // that it can leave nothing half done behind.
 #pragma once
 #include "fp4moe/base/result.hpp"
@@ -19,7 +19,7 @@ class InterruptGuard {
 bool interrupt_requested();
 void request_interrupt();  // what the signal does; also for hosts that cancel work themselves
 
-// Fails with ErrorCode::interrupted once the wish is there, and with file.changed when a mapped file
+// Fails with ErrorCode::interrupted once the flag is set, and with file.changed when a mapped file
 // has become shorter (mapping_guard.hpp).
 Result<Done> check_interrupt();
 

@@ -1,4 +1,4 @@
-// JSON values, and JSON from files nobody vouches for: no duplicate keys, bounded depth, valid
+// JSON values, and JSON from untrusted files: no duplicate keys, bounded depth, valid
 // UTF-8.
 //
 // The value is a class of ours because most of the tree reads this header: nlohmann's value costs
@@ -24,7 +24,7 @@ namespace fp4moe {
 
 class Json;
 
-// What becomes an object, an array, a text.
+// Types that become an object, an array, a text.
 template <class T>
 concept JsonMap = requires {
   typename T::mapped_type;
@@ -46,8 +46,8 @@ concept JsonList = !std::same_as<T, Json> && !JsonText<T> && !JsonMap<T> &&
 //   for (const auto& [key, value] : report.items()) ...
 //
 // A braced list is an object where every element is a list of a text and a value, else an array.
-// What cannot be (a text of a number, an absent key) throws std::logic_error: input is checked with
-// is_*() and find() before.
+// A wrong access (the text of a number, an absent key) throws std::logic_error: input is checked
+// with is_*() and find() before.
 class Json {
  public:
   struct Member;
@@ -140,7 +140,7 @@ class Json {
   std::span<const Member> items() const;   // of an object; none of null
   std::span<Member> items();
 
-  // Of an array or object. Iterators give the values of an object's members.
+  // The elements of an array or object. Iterators give the values of an object's members.
   template <class Parent>
   class Iterator;
   using iterator_type = Iterator<Json>;
@@ -305,7 +305,7 @@ Result<Json> read_json_file(std::string_view path, std::size_t max_bytes = 100u 
 // `text` between quotes, escaped.
 std::string quoted_json(std::string_view text);
 
-// What walk_json() meets, in the order of the text. Each returns whether to go on.
+// Events of walk_json(), in the order of the text. Each returns true to go on.
 class JsonEvents {
  public:
   virtual bool null() = 0;

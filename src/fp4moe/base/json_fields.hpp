@@ -1,4 +1,4 @@
-// Typed reads of the fields of a JSON object that nobody vouches for.
+// Typed reads of the fields of an untrusted JSON object.
 //
 // A document's reader derives from JsonFields and says what a field is that is wrong or missing: each
 // document has an error of its own. Reads go on with empty values after it.

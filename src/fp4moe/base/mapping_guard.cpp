@@ -84,7 +84,7 @@ extern "C" void on_bus_error(int, siginfo_t* info, void*) {
 Error changed(std::string_view path) {
   return invalid("file.changed", "the file became shorter while it was read")
       .in(path)
-      .expects("a file that nobody writes to", "a read behind its new end")
+      .expects("a file that is not written to", "a read behind its new end")
       .try_this("run it again once nothing writes to it");
 }
 

@@ -33,7 +33,7 @@ bool has_all(const std::vector<std::string>& whole, const std::vector<std::strin
   });
 }
 
-// Of the well-formed UTF-8 character at the front of `bytes`; 0 if there is none.
+// Bytes of the well-formed UTF-8 character at the front of `bytes`; 0 if there is none.
 std::size_t character_length(std::string_view bytes) {
   for (std::size_t length = 1; length <= std::min<std::size_t>(4, bytes.size()); ++length)
     if (is_utf8(bytes.substr(0, length))) return length;
@@ -57,10 +57,10 @@ std::string counted(std::uint64_t count, std::string_view noun) {
   return result.append(takes_ies ? "ies" : takes_es ? "es" : "s");
 }
 
-std::string escaped(std::string_view text, std::size_t most) {
+std::string escaped(std::string_view text, std::size_t max) {
   std::string result;
   for (std::size_t at = 0; at < text.size();) {
-    if (result.size() >= most) return result + "...";
+    if (result.size() >= max) return result + "...";
     const std::size_t length = character_length(text.substr(at));
     const auto byte = static_cast<unsigned char>(text[at]);
     if (length == 0 || byte < 0x20 || byte == 0x7F) {
@@ -109,7 +109,7 @@ std::string_view meant(std::string_view word, std::span<const std::string_view> 
   std::string_view best;
   for (const std::string_view candidate : candidates) {
     const std::vector<std::string> known = parts_of(candidate);
-    // Of names that the word holds, the longest says most; of those that hold it, the first.
+    // Among names inside the word the longest wins; among names around it, the first.
     if (has_all(parts, known) && candidate.size() > best.size()) best = candidate;
   }
   if (!best.empty()) return best;

@@ -14,13 +14,13 @@ std::string counted(std::uint64_t count, std::string_view noun);
 
 // Control characters and invalid UTF-8 as \xNN; cut, with "..." behind it, where that has more than
 // `most` bytes. printable() of text.hpp is this for short untrusted words.
-std::string escaped(std::string_view text, std::size_t most = std::string_view::npos);
+std::string escaped(std::string_view text, std::size_t max = std::string_view::npos);
 
 // Lines of at most `columns` characters, broken at spaces; all but the first begin with `indent`
 // spaces. A word that is longer keeps its line to itself. 0 columns: one line.
 std::string wrapped(std::string_view text, std::size_t columns, std::size_t indent = 0);
 
-// Whether two words differ in case, '-' and '_' alone.
+// True if two words differ only in case, '-' and '_'.
 bool is_same_word(std::string_view a, std::string_view b);
 
 // The candidate that was meant: the one spelt alike (text.hpp: nearest), or the one that has all

@@ -20,7 +20,7 @@ enum class ErrorCode : int {
   interrupted = 130,
 };
 
-// What went wrong, in words a user can act on. `id` is stable ("safetensors.overlap"): tests and
+// A failure, in words a user can act on. `id` is stable ("safetensors.overlap"): tests and
 // tools match on it. The other parts are empty when they do not apply.
 struct Error {
   ErrorCode code = ErrorCode::failed;

@@ -1,4 +1,4 @@
-// A word as a shell reads it, for command lines that people copy.
+// A word as a shell reads it, for command lines that users copy.
 #pragma once
 #include <string>
 #include <string_view>

@@ -101,18 +101,18 @@ std::string_view nearest(std::string_view word, std::span<const std::string_view
   constexpr std::size_t kLongest = 100;  // of untrusted words; the work is quadratic
   if (word.empty() || word.size() > kLongest) return {};
   const std::string asked = spelling(word);
-  const std::size_t most = max_edits.value_or(std::max<std::size_t>(1, word.size() / 3));
-  std::size_t least = most + 1, longest = 0;
+  const std::size_t max = max_edits.value_or(std::max<std::size_t>(1, word.size() / 3));
+  std::size_t min = max + 1, longest = 0;
   std::string_view best;
   for (const std::string_view candidate : candidates) {
     if (candidate.size() > kLongest) continue;
     const std::string known = spelling(candidate);
     const std::size_t distance = edit_distance(asked, known);
-    // Of equals the one that begins like the word.
+    // Among equals, the one that begins like the word.
     const auto common =
         static_cast<std::size_t>(std::ranges::mismatch(asked, known).in1 - asked.begin());
-    if (distance > most || distance > least || (distance == least && common <= longest)) continue;
-    least = distance;
+    if (distance > max || distance > min || (distance == min && common <= longest)) continue;
+    min = distance;
     longest = common;
     best = candidate;
   }

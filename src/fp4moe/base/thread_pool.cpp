@@ -17,7 +17,7 @@ constexpr int kLooks = 10000;  // at the state before sleeping: a few microsecon
 constexpr std::uint64_t generation(std::uint64_t state) { return state / kGeneration; }
 
 // Worker `who` to the CPU of that number among those the process may use. With more workers
-// than CPUs nobody is pinned: two on one would wait for each other.
+// than CPUs no thread is pinned: two on one CPU would wait for each other.
 void pin(std::thread& worker, std::size_t who, std::size_t threads) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -28,7 +28,7 @@ void pin(std::thread& worker, std::size_t who, std::size_t threads) {
     cpu_set_t own;
     CPU_ZERO(&own);
     CPU_SET(cpu, &own);
-    pthread_setaffinity_np(worker.native_handle(), sizeof own, &own);  // a wish
+    pthread_setaffinity_np(worker.native_handle(), sizeof own, &own);  // may fail
     return;
   }
 }
@@ -115,7 +115,7 @@ void ThreadPool::run_on_team(const Job& job) {
 }
 
 void ThreadPool::run_on_workers(const Job& job) {
-  job_ = job;  // nobody is inside: the last job was closed and left
+  job_ = job;  // no worker is inside: the last job was closed and left
   const std::uint64_t closed = state_.load(std::memory_order_relaxed);
   state_.store((generation(closed) + 1) * kGeneration | kOpen);
   if (sleepers_.load() > 0) {

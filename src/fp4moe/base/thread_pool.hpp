@@ -1,7 +1,7 @@
 // Threads that stay: work of microseconds is shared without starting or allocating anything.
 //
 // run() opens a job, takes part in it and closes it; workers join while it is open. One word holds
-// all of that, so that nobody can join a job that is being replaced:
+// all of that, so that no thread can join a job that is being replaced:
 //
 //   state   generation << 32 | open << 31 | workers inside
 //
@@ -11,7 +11,7 @@
 // run inside a run, or while another thread's is under way, is done by its caller alone.
 //
 // A pool may have no threads of its own and borrow those of a team: two sets of threads that look
-// for work beside each other take the processors from each other.
+// for work beside each other take CPUs from each other.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -28,8 +28,8 @@ namespace fp4moe {
 
 class ThreadPool {
  public:
-  // Calls work(data) at once on up to `threads` threads that somebody else keeps, the caller among
-  // them, and returns when all are back. The signature is that of OpenMP's GOMP_parallel.
+  // Calls work(data) at once on up to `threads` threads of another pool, the caller among them, and
+  // returns when all are back. The signature is that of OpenMP's GOMP_parallel.
   using Team = void (*)(void (*work)(void* data), void* data, unsigned threads, unsigned flags);
   struct Options {
     bool pins = false;    // every worker stays on a CPU of its own; the caller is left alone
@@ -46,7 +46,7 @@ class ThreadPool {
   bool is_borrowed() const { return team_ != nullptr; }
 
   // work(i) for i in [0, count); returns when all are done. What the work throws (no memory) is
-  // thrown here once all threads have left it; items that nobody has begun by then are left out.
+  // thrown here once all threads have left it; items that no thread has begun by then are left out.
   template <class Work>
   void run(std::size_t count, const Work& work) {
     run_ranges(count, grain_of(count), [&](std::size_t begin, std::size_t end, std::size_t) {

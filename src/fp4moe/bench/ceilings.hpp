@@ -1,4 +1,4 @@
-// What can this machine do at best, with this many threads?
+// Upper bounds of this machine's speed with a number of threads.
 #pragma once
 #include <cstddef>
 #include <string>

@@ -177,7 +177,7 @@ Job mmap_copy_job(const std::vector<std::span<const std::byte>>& parts, Buffer& 
           }};
 }
 
-// A plain copy: read, write, flush. One thread, as people do it.
+// A plain copy: read, write, flush. One thread, like cp.
 Result<Done> copy_file(const std::string& from, const std::string& to) {
   const Result<MappedFile> source = MappedFile::open(from);
   if (!source) return source.why();
@@ -267,9 +267,9 @@ Result<Done> bench_source(const std::string& path, const Scratch& scratch,
                           const FilesOptions& options, std::vector<FileResult>& results) {
   const Result<Checkpoint> source = Checkpoint::open(path);
   if (!source) return source.why();
-  const std::uint64_t most = options.megabytes << 20;
-  const std::vector<Target> targets = targets_of(*source, most);
-  const auto parts = mapped_bytes(*source, most);
+  const std::uint64_t max = options.megabytes << 20;
+  const std::vector<Target> targets = targets_of(*source, max);
+  const auto parts = mapped_bytes(*source, max);
   std::size_t mapped = 0;
   for (const auto part : parts) mapped += part.size();
   std::uint64_t bytes = mapped;
@@ -286,16 +286,16 @@ Result<Done> bench_source(const std::string& path, const Scratch& scratch,
                         mmap_read_job(parts, options), mmap_copy_job(parts, *to, options)};
   for (const Target& target : targets)
     jobs.push_back(to_memory_job(*source, target.plan, target.experts, *to, options.threads));
-  const auto timings = measure(jobs, {.least = 5, .seconds = options.seconds / 2});
+  const auto timings = measure(jobs, {.min = 5, .seconds = options.seconds / 2});
   if (!timings) return timings.why();
   report(results, *source, jobs, *timings);
   // Writing a large checkpoint again and again takes too long.
-  if (!options.path.empty() && file_bytes(*source) > 2 * most) return Done{};
+  if (!options.path.empty() && file_bytes(*source) > 2 * max) return Done{};
 
   std::vector<Job> writes{file_copy_job(*source, scratch)};
   for (const Target& target : targets)
     writes.push_back(to_file_job(*source, target.dialect, scratch, options.threads));
-  const auto written = measure(writes, {.least = 3, .seconds = options.seconds / 2});
+  const auto written = measure(writes, {.min = 3, .seconds = options.seconds / 2});
   if (!written) return written.why();
   for (std::size_t i = 1; i < writes.size(); ++i)
     results.push_back({.operation = "to_file",
@@ -329,7 +329,7 @@ Result<std::string> make_source(Dialect dialect, checkpoint::WeightFormat format
   return path;
 }
 
-// Whether something goes from this dialect into others; DeepSeek's own does not.
+// True if other dialects can be made of this one; not of DeepSeek's own.
 bool is_source(const checkpoint::DialectRow& row) {
   return row.dialect != Dialect::deepseek_v4 &&
          checkpoint::find_row(row.dialect, row.format) == &row;

@@ -13,14 +13,14 @@ namespace fp4moe::bench {
 
 struct FilesOptions {
   std::string path{};     // a checkpoint; empty: one of each dialect is made and removed
-  std::string scratch{};  // folder for what is made and written
+  std::string scratch{};  // folder for files that are written
   std::size_t threads = 1;
   std::size_t megabytes = 256;  // how much of the checkpoint's experts is used, about
   double seconds = 10;          // for each source
   EnumSet<platform::CpuFeature> features{};
 };
 
-// What is measured of one source, each against the plain copy of as many bytes in the same rounds:
+// Measured for one source, each against the plain copy of as many bytes in the same rounds:
 //   mmap_read    every byte of the files is read            against memcpy in memory
 //   mmap_copy    ... copied into memory                     against memcpy in memory
 //   to_memory    experts converted into memory              against memcpy in memory

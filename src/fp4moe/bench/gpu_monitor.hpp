@@ -1,4 +1,4 @@
-// What NVIDIA's management library (NVML) says of a GPU while it works: clock, power, temperature and
+// A GPU at work, as NVIDIA's management library (NVML) sees it: clock, power, temperature and
 // energy. The library comes with the driver and is opened when it is asked for.
 #pragma once
 #include <optional>
@@ -33,7 +33,7 @@ class GpuMonitor {
  public:
   explicit GpuMonitor(const kernels::cuda::DeviceFacts& device, const Nvml& nvml = Nvml::open());
 
-  // Nothing where NVML is missing, or does not tell.
+  // Empty if NVML is missing or has no such value.
   std::optional<GpuState> state() const;
   std::optional<double> joules() const;  // since the driver was loaded
 

@@ -17,19 +17,19 @@ namespace {
 using moe::DType;
 
 constexpr std::uint64_t kMaxLayerTokens = 8192;
-constexpr std::size_t kLeastRoutings = 16, kMaxRoutings = 128;
+constexpr std::size_t kMinRoutings = 16, kMaxRoutings = 128;
 constexpr std::uint64_t kUsualCache = std::uint64_t{32} << 20;
 constexpr double kWorthTwice = 1;  // seconds from which on ceilings are measured again at the end
 constexpr std::uint64_t kTimesCache = 4;  // weights between two uses of the same ones
 
-// One engine with one numerics, and where its calls have got to.
+// One engine with one numerics, and the position of its next call.
 struct Contender {
   const NumericsWord* numerics = nullptr;
   LayerModel::Callable callable{};
   std::size_t next = 0;
 };
 
-// What all numbers of tokens share.
+// Shared by the measurements of all numbers of tokens.
 struct Setup {
   const LayerBenchOptions& options;
   const LayerModel& model;
@@ -64,7 +64,7 @@ Result<double> error_of(Contender& contender, const TokenSet& tokens, ThreadPool
   return relative_error(exact, out);
 }
 
-// The better of both, of what was measured before and after.
+// The better of the two measurements, before and after.
 void take_best(Ceilings& ceilings, const Ceilings& other) {
   for (double Ceilings::*rate : {&Ceilings::read_gb_per_s, &Ceilings::copy_gb_per_s,
                                  &Ceilings::int8_gop_per_s, &Ceilings::bf16_gflop_per_s})
@@ -80,13 +80,13 @@ Result<Ceilings> ceilings_for(const LayerBenchOptions& options, std::uint64_t ca
                          .features = options.features});
 }
 
-// How many routings it takes until as many bytes were read as the caches must forget.
+// Routings until calls have read enough bytes to evict the caches.
 std::size_t routings_for(const LayerModel& model, std::uint64_t tokens, std::uint64_t cache) {
   const std::uint64_t active =
       std::min(model.shape().experts, tokens * std::max<std::uint64_t>(1, model.router().top_k));
   const double bytes = static_cast<double>(active) * model.expert_bytes();
   return std::clamp(static_cast<std::size_t>(static_cast<double>(kTimesCache * cache) / bytes) + 1,
-                    kLeastRoutings, kMaxRoutings);
+                    kMinRoutings, kMaxRoutings);
 }
 
 Result<std::vector<LayerResult>> measure_tokens(Setup& setup, const TokenSet& tokens) {
@@ -125,7 +125,7 @@ Result<std::vector<LayerResult>> measure_tokens(Setup& setup, const TokenSet& to
         {results.back().kernel, bytes, [&work, &contender] { return call_next(work, contender); }});
   }
   const auto timings = measure(
-      jobs, {.most = 400,
+      jobs, {.max = 400,
              .seconds = setup.options.seconds / static_cast<double>(setup.options.tokens.size())});
   if (!timings) return timings.why();
   for (std::size_t i = 0; i < results.size(); ++i) results[i].timing = (*timings)[i];

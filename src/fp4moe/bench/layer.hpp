@@ -43,7 +43,7 @@ struct LayerResult {
   double operations = 0;      // of a call; a multiply-add counts 2
   double floor_us = 0;
   double rel_error = 0;  // root mean square of a few tokens, against float64
-  // Engine cuda, where NVML tells: at the end of the measurement, and energy if it was measured alone.
+  // Engine cuda, with NVML: at the end of the measurement, and energy if it was measured alone.
   std::optional<GpuState> gpu_state{};
   std::optional<double> joules_per_token{};
 

@@ -30,16 +30,17 @@ using moe::cuda::OwnStream;
 using moe::cuda::Workspace;
 
 constexpr std::uint64_t kMaxDeviceTokens = 1 << 18;  // activations of more than 2^31 elements
-constexpr std::uint64_t kLeastDeviceLayers = 6, kMaxDeviceLayers = 64;  // in rotation
+constexpr std::uint64_t kMinDeviceLayers = 6, kMaxDeviceLayers = 64;  // in rotation
 constexpr std::uint64_t kTimesL2 = 4;  // bytes between two uses of the same weights
-constexpr std::size_t kLeastReplays = 7;
+constexpr std::size_t kMinReplays = 7;
 constexpr double kWarmAgain = 1;  // seconds, after tokens were made on the CPU
 
-// What activations are quantized to, with scales that suit random tokens.
+// A type that activations are quantized to, with scales that suit random tokens.
 struct ActivationsWord {
   std::string_view word;
   ActivationKey key;
   float input, hidden;  // G of NVFP4, the scale of static FP8
+  moe::cuda::DeviceLayerOptions options{};
 };
 constexpr ActivationsWord kActivationsWords[] = {
     {"none", ActivationKey::none, 0, 0},
@@ -48,7 +49,10 @@ constexpr ActivationsWord kActivationsWords[] = {
     {"nvfp4", ActivationKey::nvfp4, 400, 100},
     {"fp8", ActivationKey::fp8_static_tensor, 0.0125f, 0.05f},
     {"fp8_token", ActivationKey::fp8_token, 0, 0},
-    {"fp8_block", ActivationKey::fp8_block128, 0, 0}};
+    {"fp8_block", ActivationKey::fp8_block128, 0, 0},
+    // The same values, multiplied in bf16.
+    {"fp8_token_in_bf16", ActivationKey::fp8_token, 0, 0, {.allow_fp8 = false}},
+    {"fp8_block_in_bf16", ActivationKey::fp8_block128, 0, 0, {.allow_fp8 = false}}};
 
 Result<const ActivationsWord*> require_activations(std::string_view word) {
   std::vector<std::string_view> words;
@@ -125,21 +129,21 @@ Result<DeviceTokens> upload_tokens(const Device& device, const TokenSet& set) {
 
 DeviceCall call_of(const DeviceSetup& setup, const DeviceTokens& tokens, std::size_t routing) {
   const TokenSet& set = tokens.set;
-  return {.x = {tokens.x.data(), DType::bf16, set.tokens, set.hidden, set.hidden * 2},
+  return {.in = {{.x = {tokens.x.data(), DType::bf16, set.tokens, set.hidden, set.hidden * 2},
+                  .logits = {tokens.logits[routing].data(), DType::f32, set.tokens, set.experts,
+                             set.experts * sizeof(float)}}},
           .router = &setup.router,
-          .logits = {tokens.logits[routing].data(), DType::f32, set.tokens, set.experts,
-                     set.experts * sizeof(float)},
           .out = {tokens.out.data(), DType::bf16, set.tokens, set.hidden, set.hidden * 2}};
 }
 
-// How many layers make caches forget, of those that fit.
+// Layers that evict the L2 cache in rotation, of those that fit.
 Result<std::uint64_t> rotation(const LayerBenchOptions& options, const LayerModel& model,
                                const Device& device) {
   const double token = model.expert_bytes() * static_cast<double>(model.router().top_k);
   const double layer = model.expert_bytes() * static_cast<double>(model.shape().experts);
   std::uint64_t wanted = options.model.layers;
   if (wanted == 0)
-    wanted = std::max(kLeastDeviceLayers,
+    wanted = std::max(kMinDeviceLayers,
                       static_cast<std::uint64_t>(
                           static_cast<double>(kTimesL2 * device.facts().l2_bytes) / token) +
                           1);
@@ -219,8 +223,9 @@ LayerResult describe_result(const DeviceSetup& setup, const DeviceContender& con
                             const TokenSet& set) {
   const LayerModel& model = setup.model;
   const DeviceLayer& layer = contender.layers.front();
-  const bool decodes =
-      layer.kernel({.tokens = set.tokens, .top_k = setup.router.top_k()}) == "sm90/decode";
+  // "sm90/decode": decode
+  const std::string_view kernel =
+      layer.kernel({.tokens = set.tokens, .top_k = setup.router.top_k()});
   return {.model = model.name(),
           .format = std::string(formats::name(model.shape().format)),
           .routing = setup.options.routing,
@@ -231,7 +236,7 @@ LayerResult describe_result(const DeviceSetup& setup, const DeviceContender& con
               contender.activations->key == ActivationKey::none ? "" : contender.activations->word),
           .numerics = std::string(contender.numerics->word),
           .activations = std::string(contender.activations->word),
-          .path = decodes ? "decode" : "rows",
+          .path = std::string(kernel.substr(kernel.find('/') + 1)),
           .tokens = set.tokens,
           .top_k = model.router().top_k,
           .threads = 1,
@@ -286,7 +291,7 @@ Result<std::vector<LayerResult>> measure_on_device(DeviceSetup& setup, const Tok
       if (!took) return took.why();
       if (round > 0) samples[i].push_back({.us = *took});  // the first warms up
     }
-    if (round >= kLeastReplays && Clock::now() - start > budget) break;
+    if (round >= kMinReplays && Clock::now() - start > budget) break;
   }
   const std::optional<GpuState> state = setup.monitor.state();
   const std::optional<double> joules = setup.monitor.joules();
@@ -319,8 +324,10 @@ Result<Done> make_contenders(DeviceSetup& setup, std::uint64_t layers) {
         // Weights are uploaded once.
         Result<DeviceLayer> layer =
             setup.contenders.size() == 1
-                ? DeviceLayer::make(setup.device, result.problem, setup.model.source(i))
-                : setup.contenders.front().layers[i].with_numerics(result.problem);
+                ? DeviceLayer::make(setup.device, result.problem, setup.model.source(i),
+                                    result.activations->options)
+                : setup.contenders.front().layers[i].with_numerics(result.problem,
+                                                                   result.activations->options);
         if (!layer) return layer.why();
         result.layers.push_back(std::move(*layer));
       }
@@ -339,7 +346,7 @@ Result<LayerReport> bench_layer_cuda(const LayerBenchOptions& options) {
   if (!device) return device.why();
   LayerModelOptions asked = options.model;
   asked.packs = false;
-  asked.layers = kMaxDeviceLayers;  // nothing is made of them yet
+  asked.layers = kMaxDeviceLayers;  // none is made yet
   asked.memory = 0;
   const Result<LayerModel> model = LayerModel::open(asked);
   if (!model) return model.why();

@@ -1,4 +1,4 @@
-// What a measured layer should have computed.
+// The exact outputs of a measured layer.
 #pragma once
 #include <memory>
 #include <span>

@@ -18,9 +18,9 @@ namespace {
 
 using runtime::PackedWeights;
 
-constexpr std::uint64_t kLeastLayers = 2, kMaxLayers = 64;
+constexpr std::uint64_t kMinLayers = 2, kMaxLayers = 64;
 
-// What the router of a family needs beside its method, which the table of models does not tell:
+// Groups of a family's router, which the table of models does not hold:
 // without it DeepSeek's experts would not be grouped.
 void use_groups(const checkpoint::ModelRow& row, checkpoint::ModelConfig& config) {
   if (row.model_type != "deepseek_v3") return;
@@ -119,7 +119,7 @@ Result<std::uint64_t> LayerModel::count_layers(const LayerModelOptions& options)
   std::uint64_t wanted = options.layers;
   if (wanted == 0)
     wanted = std::clamp(static_cast<std::uint64_t>(static_cast<double>(options.keep) / layer) + 1,
-                        kLeastLayers, kMaxLayers);
+                        kMinLayers, kMaxLayers);
   if (options.memory == 0) return wanted;
   const auto fit = static_cast<std::uint64_t>(static_cast<double>(options.memory) / layer);
   if (fit == 0)

@@ -20,8 +20,8 @@
 
 namespace fp4moe::bench {
 
-// What exactness is called on the command line, what the layer is asked for, and how many bytes of
-// an activation meet each weight.
+// A word of --numerics, the numerics that the layer is asked for, and the bytes of an activation
+// that meet each weight.
 struct NumericsWord {
   std::string_view word;
   std::string_view numerics;
@@ -87,7 +87,7 @@ class LayerModel {
   std::unique_ptr<checkpoint::Checkpoint> checkpoint_{};
   std::vector<std::unique_ptr<runtime::PackedWeights>> packed_{};
   std::size_t layers_ = 0;
-  // Where nothing is packed: experts as they are.
+  // If nothing is packed: experts as they are.
   std::unique_ptr<RandomExperts> random_{};
   std::vector<std::unique_ptr<convert::LayerJob>> jobs_{};
 };

@@ -15,7 +15,7 @@ namespace {
 
 using moe::routing::Router;
 
-// What lifts favoured experts above all others; small enough that a sigmoid still tells them apart.
+// Added to logits of favoured experts; small enough that a sigmoid still tells them apart.
 constexpr float kLift = 6.0f;
 constexpr std::uint64_t kFavoured = 8;  // one expert in so many
 

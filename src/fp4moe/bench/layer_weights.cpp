@@ -25,7 +25,7 @@ using tensor::Buffer;
 constexpr std::uint64_t kDistinct = std::uint64_t{1} << 20;  // numbers that are quantized, at most
 constexpr std::uint64_t kStarts = 4096;                      // blocks at which a window may begin
 
-// The stretch begins with `given` bytes; the rest repeats them.
+// The buffer begins with `given` bytes; the rest repeats them.
 void repeat(std::span<std::byte> all, std::uint64_t given) {
   for (std::uint64_t at = given; at < all.size(); at += given)
     std::memcpy(all.data() + at, all.data(), std::min<std::uint64_t>(given, all.size() - at));

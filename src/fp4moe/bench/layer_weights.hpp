@@ -1,7 +1,7 @@
-// Experts with weights as quantizing normal data gives them, made in a moment however large the
-// model is: one stretch of quantized blocks is as long as the largest matrix and a bit, and every
-// matrix of every expert and layer is a window of it that begins elsewhere. What is measured packs
-// them into memory of its own, so that caches see as many bytes as the model has.
+// Experts with weights as quantizing normal data gives them, made quickly however large the model
+// is: one buffer of quantized blocks is slightly longer than the largest matrix, and every matrix
+// of every expert and layer is a window of it at another offset. A measured layer packs them into
+// its own memory, so caches see as many bytes as the model has.
 #pragma once
 #include <cstddef>
 #include <cstdint>

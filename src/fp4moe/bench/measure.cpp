@@ -26,7 +26,7 @@ double quantile(const std::vector<double>& sorted, double share) {
   return sorted[below] * (1 - part) + sorted[above] * part;
 }
 
-// How often the system took a core from a thread of ours that wanted to go on.
+// Involuntary context switches of this process's threads.
 long preemptions() {
   rusage usage{};
   return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_nivcsw : 0;
@@ -63,8 +63,8 @@ Result<std::vector<Timing>> measure(std::span<const Job> jobs, Rounds rounds) {
     if (const Result<Done> done = job.run(); !done) return done.why();
   std::vector<std::vector<Sample>> samples(jobs.size());
   const Clock::time_point begin = Clock::now();
-  for (std::size_t round = 0; round < rounds.most; ++round) {
-    if (round >= rounds.least && microseconds_since(begin) > rounds.seconds * 1e6) break;
+  for (std::size_t round = 0; round < rounds.max; ++round) {
+    if (round >= rounds.min && microseconds_since(begin) > rounds.seconds * 1e6) break;
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       const Result<Sample> sample = run_once(jobs[i]);
       if (!sample) return sample.why();
@@ -73,7 +73,7 @@ Result<std::vector<Timing>> measure(std::span<const Job> jobs, Rounds rounds) {
   }
   std::vector<Timing> timings;
   for (std::size_t i = 0; i < jobs.size(); ++i)
-    timings.push_back(summarize(samples[i], jobs[i].work, rounds.least));
+    timings.push_back(summarize(samples[i], jobs[i].work, rounds.min));
   return timings;
 }
 

@@ -1,5 +1,5 @@
-// Interleaved timing: every job runs once per round, so that a disturbance of the machine meets all of
-// them alike, and ratios between jobs of one run mean something.
+// Interleaved timing: every job runs once per round, so that a disturbance of the machine affects
+// all of them equally, and ratios between jobs of one run mean something.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -30,8 +30,8 @@ struct Timing {
 };
 
 struct Rounds {
-  std::size_t least = 5;
-  std::size_t most = 200;
+  std::size_t min = 5;
+  std::size_t max = 200;
   double seconds = 2;  // stop after this long, once there are `least` rounds
 };
 

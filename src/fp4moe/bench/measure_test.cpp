@@ -50,7 +50,7 @@ TEST(Measure, RunsEveryJobOncePerRoundByTurns) {
                          return Done{};
                        }}};
 
-  const auto timings = measure(jobs, {.least = 3, .most = 3});
+  const auto timings = measure(jobs, {.min = 3, .max = 3});
 
   ASSERT_TRUE(timings);
   EXPECT_EQ(timings->size(), 2u);
@@ -65,7 +65,7 @@ TEST(Measure, StopsAtTheFirstError) {
                          return Done{};
                        }}};
 
-  const auto timings = measure(jobs, {.least = 9, .most = 9});
+  const auto timings = measure(jobs, {.min = 9, .max = 9});
 
   ASSERT_FALSE(timings);
   EXPECT_EQ(timings.why().id, "test.third");

@@ -147,11 +147,11 @@ std::string drawn(const PlotSeries& series, const PlotArea& area, std::size_t nu
                       escaped(series.name));
 }
 
-// What anyone measures, in any unit; beyond that axes would have thousands of ticks.
-constexpr double kLeastValue = 1e-9, kMaxValue = 1e15;
+// The range of values, in any unit; beyond it axes would have thousands of ticks.
+constexpr double kMinValue = 1e-9, kMaxValue = 1e15;
 
 bool is_drawable(const PlotPoint& point) {
-  return point.x >= kLeastValue && point.x <= kMaxValue && point.y >= kLeastValue &&
+  return point.x >= kMinValue && point.x <= kMaxValue && point.y >= kMinValue &&
          point.y <= kMaxValue;
 }
 
@@ -176,7 +176,7 @@ PlotArea plot_area(const Plot& plot) {
         area.y_low = std::min(area.y_low, point.y);
         area.y_high = std::max(area.y_high, point.y);
       }
-  // Some air, which also keeps a single point from having no extent.
+  // A margin, so that a single point has an extent, too.
   area.x_low /= 1.2;
   area.x_high *= 1.2;
   area.y_low /= 1.4;
@@ -197,7 +197,7 @@ Result<std::string> svg(const Plot& plot) {
         if (!is_drawable(point))
           return invalid("plot.values", "logarithmic axes take positive numbers")
               .at(series.name)
-              .expects(fmt::format("{:g} to {:g}", kLeastValue, kMaxValue),
+              .expects(fmt::format("{:g} to {:g}", kMinValue, kMaxValue),
                        fmt::format("{:g} at {:g}", point.y, point.x));
   }
   if (count == 0)

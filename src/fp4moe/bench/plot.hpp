@@ -25,7 +25,7 @@ struct Plot {
   std::vector<PlotSeries> series{};
 };
 
-// Where the axes lie, for those who look points up.
+// The positions of the axes, for callers that look points up.
 struct PlotArea {
   double left = 0, top = 0, width = 0, height = 0;
   double x_low = 1, x_high = 1, y_low = 1, y_high = 1;  // values at the edges

@@ -12,7 +12,7 @@
 namespace fp4moe::bench {
 namespace {
 
-// What tells series apart, in the order of their names. Kernels name their numerics.
+// The keys that tell series apart, in the order of their names. Kernels name their numerics.
 constexpr std::array<std::string_view, 5> kParts{"model", "format", "kernel", "threads", "routing"};
 using SeriesKey = std::array<std::string, kParts.size()>;
 

@@ -66,7 +66,8 @@ void fill_logits(std::span<std::byte> bytes, DType dtype) {
   }
 }
 
-// What is routed, and where to. Memory for twice the tokens; all of it is touched before the clock.
+// Input and output of routing. Memory for twice the tokens; all of it is touched before the clock
+// starts.
 struct RouteWork {
   Router router;
   DType dtype = DType::f32;

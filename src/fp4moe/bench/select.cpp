@@ -16,7 +16,7 @@ Result<std::vector<Request>> requests(const Policy& policy) {
     Result<platform::Device> device = platform::describe_device(part.name);
     if (!device) return device.why();
     Request request{.device = *std::move(device)};
-    request.layer.activation = oracle::Activation::relu2;  // nobody computes it with a gate
+    request.layer.activation = oracle::Activation::relu2;  // no backend computes it with a gate
     if (policy.format == oracle::WeightFormat::nvfp4)
       request.layer.activation_key = oracle::ActivationKey::nvfp4;
     created.push_back(std::move(request));
@@ -54,7 +54,7 @@ Result<std::vector<SelectResult>> bench_select(const SelectOptions& options) {
                     }});
   }
   const Result<std::vector<Timing>> timings =
-      measure(jobs, {.least = 20, .most = 2000, .seconds = options.seconds});
+      measure(jobs, {.min = 20, .max = 2000, .seconds = options.seconds});
   if (!timings) return timings.why();
   if (sum == 0) return error(ErrorCode::failed, "bench.select", "no kernel was evaluated");
   for (std::size_t i = 0; i < results.size(); ++i) {

@@ -1,5 +1,5 @@
-// How long does one selection take, under every policy? The longest way is asked for: a layer that
-// nothing but the last candidates compute, on every well-known device in turn.
+// How long does one selection take, under every policy? It measures the longest path: a layer that
+// only the last candidates compute, on every well-known device.
 #pragma once
 #include <string>
 #include <vector>

@@ -46,7 +46,7 @@ using Object = std::variant<std::shared_ptr<const runtime::Model>, std::shared_p
                             std::shared_ptr<const OpenAdapters>>;
 constexpr std::string_view kKinds[] = {"model", "layer", "set of adapters"};
 
-// What C cannot pass along: which handles are open, and where the host wants to read warnings.
+// State behind the C functions: open handles, and the host's sink for warnings.
 struct Host {
   std::mutex mutex{};
   std::unordered_map<std::uintptr_t, Object> objects{};
@@ -211,9 +211,9 @@ Result<Done> copy_struct(const void* given, std::string_view what, std::span<std
   return Done{};
 }
 
-Error too_many(std::string_view what, std::uint64_t count, std::uint64_t most) {
+Error too_many(std::string_view what, std::uint64_t count, std::uint64_t max) {
   return usage("struct.count", fmt::format("too many structs {}", what))
-      .expects(fmt::format("at most {}", most), fmt::format("{}", count));
+      .expects(fmt::format("at most {}", max), fmt::format("{}", count));
 }
 Error uneven(std::string_view what, std::size_t first, std::size_t other) {
   return usage("struct.size", fmt::format("structs {} in one list have different sizes", what))

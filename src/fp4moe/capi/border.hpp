@@ -1,5 +1,5 @@
-// Where C meets the library: errors and exceptions become a status and this thread's words, handles
-// become objects, structs of any age become today's.
+// The border between C and the library: errors and exceptions become a status and this thread's
+// words, handles become objects, structs of any age become today's.
 //
 // A handle is a number that looks like a pointer and is never followed or used twice, so a handle
 // that was closed, or never was one, is an error and not a crash. An object lives until the last
@@ -108,7 +108,7 @@ inline std::string text_or(const char* text, std::string_view otherwise) {
 // The bytes of a struct that begins with its size, as far as both sides know it. Errors:
 // struct.size, struct.tail (a caller who is newer than the library asks for something).
 Result<Done> copy_struct(const void* given, std::string_view what, std::span<std::byte> to);
-Error too_many(std::string_view what, std::uint64_t count, std::uint64_t most);
+Error too_many(std::string_view what, std::uint64_t count, std::uint64_t max);
 Error uneven(std::string_view what, std::size_t first, std::size_t other);
 
 // Null: the defaults.
@@ -129,12 +129,12 @@ Result<T> take_struct(const T* given, std::string_view what) {
 // `count` structs, as far apart as the first one says it is long. Errors: also struct.count,
 // argument.null.
 template <class T>
-Result<std::vector<T>> take_structs(const T* given, std::uint64_t count, std::uint64_t most,
+Result<std::vector<T>> take_structs(const T* given, std::uint64_t count, std::uint64_t max,
                                     std::string_view what) {
   std::vector<T> result;
   if (count == 0) return result;
   if (given == nullptr) return null_argument(what);
-  if (count > most) return too_many(what, count, most);
+  if (count > max) return too_many(what, count, max);
   result.reserve(count);
   const std::size_t step = given->size;
   const auto* place = reinterpret_cast<const std::byte*>(given);

@@ -15,7 +15,7 @@ using moe::cuda::DeviceSession;
 using moe::cuda::SessionCall;
 using runtime::MoeLayer;
 
-// What a call adds to the experts: nothing, or adapters and each token's number among them.
+// Adapters of a call and each token's adapter; empty: none.
 struct Additions {
   std::shared_ptr<const OpenAdapters> adapters{};  // lives as long as the call
   std::vector<std::int32_t> of_token{};
@@ -84,28 +84,25 @@ Result<Done> call_layer(OpenLayer& open, const fp4moe_call& call) {
   const Result<Sides> sides = take_sides(open.layer, call.x, call.out);
   if (!sides) return sides.why();
   const std::uint64_t tokens = sides->x.rows;
-  SessionCall on_device{.x = sides->x, .out = sides->out};
-  runtime::Tokens on_host{.x = sides->x};
+  runtime::Tokens in{.x = sides->x};
   if (call.routes != nullptr) {
     const auto routes = take_routes(open.layer, call.routes, tokens);
     if (!routes) return routes.why();
-    on_device.ids = routes->ids;
-    on_device.weights = routes->weights;
-    on_host.top_k = on_device.top_k = routes->top_k;
-    on_host.ids = {routes->ids, static_cast<std::size_t>(tokens * routes->top_k)};
-    on_host.weights = {routes->weights, on_host.ids.size()};
+    in.top_k = routes->top_k;
+    in.ids = {routes->ids, static_cast<std::size_t>(tokens * routes->top_k)};
+    in.weights = {routes->weights, in.ids.size()};
   } else {
     const auto logits = take_logits(open.layer, call.logits, tokens);
     if (!logits) return logits.why();
-    on_host.logits = on_device.logits = *logits;
+    in.logits = *logits;
   }
-  if (call.on_device != 0) return call_on_device(open, call, on_device);
+  if (call.on_device != 0) return call_on_device(open, call, {.in = in, .out = sides->out});
   const Result<Additions> additions = take_additions(open, call, tokens);
   if (!additions) return additions.why();
-  on_host.adapters = additions->of_token;
-  if (call.routes != nullptr) return open.layer.apply(on_host, sides->out, additions->view());
+  in.adapters = additions->of_token;
+  if (call.routes != nullptr) return open.layer.apply(in, sides->out, additions->view());
   if (tokens == 0) return Done{};
-  return open.layer.run(on_host, sides->out, additions->view());
+  return open.layer.run(in, sides->out, additions->view());
 }
 
 Result<Done> apply_monolithic(MoeLayer& layer, const fp4moe_call& call) {

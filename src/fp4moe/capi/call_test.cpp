@@ -27,7 +27,7 @@ std::string id() { return fp4moe_last_error_id(); }
 
 constexpr std::uint64_t kTokens = 4;
 
-// A call with room for its result.
+// A call with a buffer for its result.
 struct Call {
   std::vector<float> x = seeded(kTokens * kHidden, 1), logits = seeded(kTokens * kExperts, 2);
   std::vector<std::int32_t> ids{0, 5, 3, -1, 2, 2, 4, 1};
@@ -351,7 +351,7 @@ TEST(CApiAdapters, AreTheSameFromFoldersAndFromMemory) {
 
 TEST(CApiAdapters, FusedFactorsAndCommonOnesAreTheSameNumbers) {
   TestAdapter apart(3);
-  // One A for gate and up of all experts; gpt-oss takes turns in B.
+  // One A for gate and up of all experts; gpt-oss interleaves B.
   const std::vector<float> a(apart.a[0].begin(), apart.a[0].begin() + kRank * kHidden);
   std::vector<float> b;
   for (std::size_t e = 0; e < kExperts; ++e)

@@ -20,9 +20,9 @@ using moe::routing::RouterOptions;
 
 constexpr std::uint64_t kMaxTokenIds = 1u << 24;
 
-Error wrong_number(std::string_view what, std::uint64_t most, std::uint64_t found) {
+Error wrong_number(std::string_view what, std::uint64_t max, std::uint64_t found) {
   return usage("routing.size", fmt::format("the router's {} are more than any model has", what))
-      .expects(fmt::format("at most {}", most), fmt::format("{}", found));
+      .expects(fmt::format("at most {}", max), fmt::format("{}", found));
 }
 
 Result<moe::routing::Method> method_of(const char* given) {

@@ -95,10 +95,10 @@ Result<fp4moe_routes> take_routes(const MoeLayer& layer, const fp4moe_routes* gi
   const auto routes = take_struct(given, "fp4moe_routes");
   if (!routes) return routes.why();
   if (const auto same = check_count(tokens, routes->tokens, "routes"); !same) return same.why();
-  const std::uint64_t most = layer.facts().model.shape.experts;
-  if (routes->top_k == 0 || routes->top_k > most)
+  const std::uint64_t experts = layer.facts().model.shape.experts;
+  if (routes->top_k == 0 || routes->top_k > experts)
     return usage("routes.top_k", "a token's experts are some of them")
-        .expects(fmt::format("1 to {}", most), fmt::format("{}", routes->top_k));
+        .expects(fmt::format("1 to {}", experts), fmt::format("{}", routes->top_k));
   if (const auto fine = check_numbers(routes->ids, tokens, routes->top_k, "the routes' ids"); !fine)
     return fine.why();
   if (const auto fine =

@@ -188,19 +188,19 @@ Result<Done> layer_from_gpt_oss(const FromGptOssCall& call) {
                                  .top_k = given->top_k == 0 ? 4 : given->top_k};
   const std::uint64_t hidden = given->hidden, intermediate = given->intermediate;
   const std::optional<std::uint64_t> w13_rows = checked_multiply(2, intermediate);
-  struct Place {
+  struct TensorSource {
     const void* data;
     std::span<const std::byte>* to;
     std::uint64_t rows, row_bytes;
   };
   const std::uint64_t rows = w13_rows.value_or(UINT64_MAX);
-  for (const Place& place :
-       {Place{given->gate_up_proj_blocks, &experts.gate_up_proj_blocks, rows, hidden / 2},
-        Place{given->gate_up_proj_scales, &experts.gate_up_proj_scales, rows, hidden / 32},
-        Place{given->gate_up_proj_bias, &experts.gate_up_proj_bias, rows, 2},
-        Place{given->down_proj_blocks, &experts.down_proj_blocks, hidden, intermediate / 2},
-        Place{given->down_proj_scales, &experts.down_proj_scales, hidden, intermediate / 32},
-        Place{given->down_proj_bias, &experts.down_proj_bias, hidden, 2}}) {
+  for (const TensorSource& place :
+       {TensorSource{given->gate_up_proj_blocks, &experts.gate_up_proj_blocks, rows, hidden / 2},
+        TensorSource{given->gate_up_proj_scales, &experts.gate_up_proj_scales, rows, hidden / 32},
+        TensorSource{given->gate_up_proj_bias, &experts.gate_up_proj_bias, rows, 2},
+        TensorSource{given->down_proj_blocks, &experts.down_proj_blocks, hidden, intermediate / 2},
+        TensorSource{given->down_proj_scales, &experts.down_proj_scales, hidden, intermediate / 32},
+        TensorSource{given->down_proj_bias, &experts.down_proj_bias, hidden, 2}}) {
     const auto memory = dense_memory(place.data, given->experts, place.rows, place.row_bytes);
     if (!memory) return memory.why();
     *place.to = *memory;

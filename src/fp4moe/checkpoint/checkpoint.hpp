@@ -31,8 +31,8 @@ struct ProjectionPlaces {
   TensorPlace codes{}, scales{}, global_scale{}, input_scale{}, bias{};
 };
 
-// Where a layer's weights are. Per-expert dialects have one entry per expert, others one for all.
-// Fused dialects name the same tensor for gate and up. Without a gate, `gate` is empty.
+// The tensors of a layer's weights. Per-expert dialects have one entry per expert, others one for
+// all. Fused dialects name the same tensor for gate and up. Without a gate, `gate` is empty.
 struct LayerTensors {
   std::uint64_t index = 0;  // the layer's number in its name
   std::string prefix{};     // e.g. "model.layers.3.mlp."
@@ -65,7 +65,7 @@ class Checkpoint {
   // layer.duplicate, tensor.missing, tensor.shape, tensor.dtype, tensor.duplicate, config.*, and
   // those of the files.
   static Result<Checkpoint> open(const std::string& path);
-  // From tensors that somebody has read already; see tensor::Store::of.
+  // From tensors that the caller has read already; see tensor::Store::of.
   static Result<Checkpoint> of(tensor::Store store);
   // From a store already open and what survey() found in it.
   static Result<Checkpoint> from(std::unique_ptr<tensor::Store> store, Survey found);
@@ -122,7 +122,7 @@ class ExpertReader {
   Packed packed_rows(const Cut& cut, Projection which, ProjectionView& view);
   static void unpack(WeightFormat format, std::span<const Packed> together);
   void unpack_expert(const Cut& cut, ExpertView& view);
-  void turn_rows(const Cut& cut, Projection which, ProjectionView& view);
+  void transpose_rows(const Cut& cut, Projection which, ProjectionView& view);
   Result<ExpertBuffers> own_buffers(const MoeShape& shape, std::uint64_t rows, Range columns);
   std::span<const std::byte> touch(const tensor::StoredTensor& tensor, std::uint64_t offset,
                                    std::uint64_t size);

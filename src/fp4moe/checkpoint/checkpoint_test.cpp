@@ -318,8 +318,8 @@ TEST(Checkpoint, NamesExpertsBeyondTheLast) {
   EXPECT_FALSE(why.path.empty() || why.remedy.empty());
   EXPECT_EQ(refused(tensors_of(model, modelopt()), R"({"num_experts": 6})").found,
             "3 more, from 6 to 8");
-  // A part of one, and a number that no computer counts to.
-  for (const std::string number : {"9", "18446744073709551616"}) {
+  // A part of one, and numbers that nobody counts to.
+  for (const std::string number : {"9", "18446744073709551616", "-1", "+1"}) {
     Tensors tensors = tensors_of(model, modelopt());
     FileTensor more = tensors.front();
     const std::size_t at = more.name.find("experts.");
@@ -412,7 +412,7 @@ TEST(Checkpoint, RecognizesAHundredThousandTensorsWithoutComparingEachWithAll) {
   EXPECT_TRUE(found.problems.empty());
   EXPECT_EQ(found.layers.size(), 60u);
   RecordProperty("milliseconds", static_cast<int>(seconds * 1000));
-  // Processor time, so that other programs do not count, with room for sanitizers. Comparing each
+  // CPU time, so that other programs do not count, with a margin for sanitizers. Comparing each
   // name with all would be eight thousand million comparisons.
   EXPECT_LT(seconds, 10.0);
 }

@@ -1,5 +1,7 @@
 #include "fp4moe/checkpoint/config.hpp"
 
+#include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 #include <fmt/format.h>
@@ -111,6 +113,33 @@ const std::string* Exclusions::find(std::string_view module) const {
   }
 }
 
+namespace {
+
+// The first of these keys that holds a text.
+std::string first_text(ConfigFields& fields, std::initializer_list<std::string_view> keys) {
+  for (const std::string_view key : keys)
+    if (const Json* value = fields.find(key); value != nullptr && value->is_string())
+      return value->string();
+  return {};
+}
+
+// "gelu"; where more is said of it than an activation of that name has, that, too.
+std::string activation_of(ConfigFields& fields) {
+  std::string name = first_text(
+      fields, {"mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function"});
+  if (const Json* alpha = fields.find("swiglu_alpha"); alpha != nullptr && alpha->is_number())
+    name += fmt::format("{}swiglu_alpha {}", name.empty() ? "" : ", ", alpha->get<double>());
+  const Json* limits = fields.find("swiglu_limits");
+  if (limits != nullptr && limits->is_array())
+    if (std::any_of(limits->begin(), limits->end(), [](const Json& limit) {
+          return limit.is_number() && limit.get<double>() != 0;
+        }))
+      name += fmt::format("{}swiglu_limits", name.empty() ? "" : ", ");
+  return name;
+}
+
+}  // namespace
+
 Result<ModelFacts> parse_config(const Json& config) {
   if (!config.is_object()) return not_an_object(config);
   ModelFacts facts{.has_config = true};
@@ -146,11 +175,16 @@ Result<ModelFacts> parse_config(const Json& config) {
   model.swiglu_limit = fields.number("swiglu_limit");
   model.groups = fields.count({"n_group", "num_expert_group"});
   model.chosen_groups = fields.count({"topk_group"});
-  model.routed_scale = fields.number("routed_scaling_factor");
-  model.renormalizes = fields.boolean("norm_topk_prob");
-  if (!model.renormalizes) model.renormalizes = fields.boolean("moe_renormalize");
+  for (const std::string_view key :
+       {"routed_scaling_factor", "moe_routed_scaling_factor", "moe_router_scaling_factor",
+        "router_scaling_factor", "route_scale"})
+    if (!model.routed_scale) model.routed_scale = fields.number(key);
+  for (const std::string_view key : {"norm_topk_prob", "moe_renormalize", "route_norm"})
+    if (!model.renormalizes) model.renormalizes = fields.boolean(key);
   model.scoring = fields.string("scoring_func");
-  if (model.scoring.empty()) model.scoring = fields.string("moe_router_activation_func");
+  for (const std::string_view key : {"moe_router_activation_func", "expert_selection_fn"})
+    if (model.scoring.empty()) model.scoring = fields.string(key);
+  model.activation = activation_of(fields);
   // DeepSeek-V2's models choose among all experts unless they say otherwise.
   if (fields.string("topk_method") == "greedy") model.groups = model.chosen_groups = 1;
   const std::string expert_dtype = fields.string("expert_dtype");
@@ -196,7 +230,7 @@ Result<QuantClaim> parse_hf_quant_config(const Json& config) {
 }
 
 Result<ModelFacts> facts_from_gguf(std::span<const tensor::GgufField> fields) {
-  // What fp4moe wrote has the whole config.json, which says more of the router.
+  // Files that fp4moe wrote keep the whole config.json, which says more of the router.
   if (const Json kept = kept_config(fields); kept.is_object()) {
     auto facts = parse_config(kept);
     if (!facts) return Error(facts.why()).at(kGgufConfigKey);
@@ -245,7 +279,10 @@ Result<ModelFacts> facts_from_gguf(std::span<const tensor::GgufField> fields) {
   facts.model.layers = count("block_count");
   facts.model.experts = count("expert_count");
   facts.model.top_k = count("expert_used_count");
-  facts.model.hidden = count("embedding_length");
+  facts.model.router_hidden = count("embedding_length");
+  // Models with latent experts project the hidden state down before them.
+  facts.model.hidden = count("moe_latent_size");
+  if (!facts.model.hidden) facts.model.hidden = facts.model.router_hidden;
   facts.model.intermediate = count("expert_feed_forward_length");
   if (!facts.model.intermediate) facts.model.intermediate = count("feed_forward_length");
   facts.model.groups = count("expert_group_count");

@@ -1,4 +1,4 @@
-// What config.json, hf_quant_config.json or GGUF metadata say about a model: its sizes, and how it
+// A model as config.json, hf_quant_config.json or GGUF metadata describe it: its sizes, and how it
 // claims to be quantized. A claim is never believed alone: survey.hpp holds it against the tensors.
 #pragma once
 #include <array>
@@ -20,19 +20,21 @@ namespace fp4moe::checkpoint {
 // How quantized experts take their input, as Quark's configuration says.
 enum class ExpertInput : std::uint8_t { unquantized, fp8_static, mxfp4, other };
 
-// What config.json (or GGUF metadata) says and a reader needs; absent fields were not given.
+// The fields of config.json (or GGUF metadata) that a reader needs; absent fields were not given.
 struct ModelConfig {
   std::string model_type{};
   std::optional<std::uint64_t> layers{}, experts{}, top_k{}, hidden{}, intermediate{};
   std::optional<std::uint64_t> router_hidden{};  // differs from `hidden` where experts are latent
   std::optional<double> swiglu_limit{};
-  // Of the router: groups of experts and how many stay, what weights are multiplied by, whether
+  // The router: groups of experts and how many stay, the factor of weights, whether
   // they are normalized, and the function that scores ("sigmoid").
   std::optional<std::uint64_t> groups{}, chosen_groups{};
   std::optional<double> routed_scale{};
   std::optional<bool> renormalizes{};
   std::string scoring{};
-  std::optional<ExpertInput> quark_input{};  // absent: somebody else quantized the experts
+  // The experts' activation in the configuration's words ("gelu_new").
+  std::string activation{};
+  std::optional<ExpertInput> quark_input{};  // absent: another tool quantized the experts
 };
 
 // The modules a quantizer left alone: names, names with * and ?, and compressed-tensors' regular
@@ -40,7 +42,7 @@ struct ModelConfig {
 class Exclusions {
  public:
   void add(std::string_view pattern);
-  // Whether `module` itself, or a module it lies in, is listed.
+  // The entry that lists `module` or a module around it; null: none.
   const std::string* find(std::string_view module) const;
   bool empty() const { return exact_.empty() && wild_.empty() && regexes_.empty(); }
 
@@ -60,7 +62,7 @@ class Exclusions {
   std::vector<Regex> regexes_{};
 };
 
-// What an FP8 module's activations are: in full precision, or quantized with a stored scale or
+// The activations of an FP8 module: in full precision, or quantized with a stored scale or
 // with one of their own.
 enum class Fp8Inputs : std::uint8_t { none, stored, dynamic };
 
@@ -85,7 +87,7 @@ struct QuantClaim {
   // Modules whose activations are rotated when the model runs.
   std::vector<ClaimedScheme> transforms{};
 
-  // What is said of a module; null: nothing.
+  // The scheme of a module; null: none is given.
   const ClaimedScheme* scheme(std::string_view module) const;
   // Why the weights of `module` cannot be read; null when they can, or nothing is said of them.
   const std::string* unread(std::string_view module) const;

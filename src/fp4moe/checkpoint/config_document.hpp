@@ -21,7 +21,7 @@ Result<std::optional<ConfigDocument>> read_config_document(const std::string& pa
 // The same beside a store's tensors, in its folder or in memory.
 Result<std::optional<ConfigDocument>> read_config_document(const tensor::Store& store,
                                                            std::string_view name);
-// Whether the document can be written again with everything in it: config.python_numbers.
+// Checks that the document can be written again with everything in it: config.python_numbers.
 Result<Done> require_json(const ConfigDocument& document, const std::string& path);
 
 // Both from untrusted documents. Wrong types give config.type, never an exception.

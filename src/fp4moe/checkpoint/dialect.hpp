@@ -36,7 +36,7 @@ enum class GlobalScale : std::uint8_t {
   divides,     // value = e2m1 * block scale / s: compressed-tensors stores the reciprocal
 };
 
-// What follows the projection's name (`experts.7.gate_proj`, `experts.gate_up_proj`, ...).
+// The suffixes of the projection's name (`experts.7.gate_proj`, `experts.gate_up_proj`, ...).
 struct PartNames {
   std::string_view codes{}, scales{}, global_scale{}, input_scale{}, bias{};
 };

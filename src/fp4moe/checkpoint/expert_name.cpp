@@ -45,14 +45,16 @@ std::optional<std::uint64_t> whole_number(std::string_view digits) {
   return value;
 }
 
-// An absurd number is still an expert's, beyond every last one.
+// An absurd number, or one with a sign, is still an expert's, beyond every last one.
 std::optional<std::uint64_t> expert_number(std::string_view digits) {
-  if (!digits.empty() && std::ranges::all_of(digits, is_digit))
-    return whole_number(digits).value_or(999'999'999);
-  return std::nullopt;
+  constexpr std::uint64_t kBeyond = 999'999'999;
+  const bool has_sign = digits.starts_with('-') || digits.starts_with('+');
+  if (has_sign) digits.remove_prefix(1);
+  if (digits.empty() || !std::ranges::all_of(digits, is_digit)) return std::nullopt;
+  return has_sign ? kBeyond : whole_number(digits).value_or(kBeyond);
 }
 
-// Where the last component of `prefix` that is a number begins, and its length.
+// Begin and length of the last component of `prefix` that is a number.
 std::pair<std::size_t, std::size_t> last_number(std::string_view prefix) {
   std::size_t end = prefix.size();
   while (end > 0) {

@@ -17,7 +17,7 @@ namespace fp4moe::checkpoint {
 
 enum class NameFamily : std::uint8_t { hugging_face, openai, gguf };
 
-// What a tensor belongs to; gate_up holds both.
+// The projection that a tensor belongs to; gate_up holds both.
 enum class StoredProjection : std::uint8_t { gate, up, down, gate_up };
 
 struct ExpertName {

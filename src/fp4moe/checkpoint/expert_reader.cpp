@@ -25,13 +25,13 @@ std::string_view word(Projection which) { return kProjectionNames[static_cast<in
 
 }  // namespace
 
-// Where block scales are: the tensor, and the first row and block in the whole matrix.
+// The origin of block scales: the tensor, and the first row and block in the whole matrix.
 struct ScaleOrigin {
   const StoredTensor* tensor = nullptr;
   std::uint64_t expert = 0, first_row = 0, first_column = 0;
 };
 
-// What one read takes of a layer.
+// The part of a layer that one read takes.
 struct ExpertReader::Cut {
   const LayerTensors& layer;
   std::uint64_t expert;
@@ -149,7 +149,8 @@ ExpertReader::Packed ExpertReader::packed_rows(const Cut& cut, Projection which,
           .scale_bytes = cover.size() / block};
 }
 
-// Gate and up take turns, row by row, where the buffers interleave them: so it is filled in order.
+// Gate and up are read alternately, row by row, if the buffers interleave them: so they are filled
+// in order.
 void ExpertReader::unpack(WeightFormat format, std::span<const Packed> together) {
   const GgufBlocks gguf(format);
   const std::uint64_t rows = together[0].blocks.rows;
@@ -168,11 +169,12 @@ void ExpertReader::unpack(WeightFormat format, std::span<const Packed> together)
 }
 
 // Rows of a matrix whose bytes lie by columns.
-void ExpertReader::turn_rows(const Cut& cut, Projection which, ProjectionView& view) {
+void ExpertReader::transpose_rows(const Cut& cut, Projection which, ProjectionView& view) {
   const Window window = window_of(cut, which);
   const MatrixPlace& place = window.place;
   const ProjectionPlaces& places = cut.layer.places(which, cut.expert);
-  const auto turn = [&](const StoredTensor& tensor, std::uint64_t per_byte, const RowsBuffer& to) {
+  const auto transpose = [&](const StoredTensor& tensor, std::uint64_t per_byte,
+                             const RowsBuffer& to) {
     const std::uint64_t first = window.columns.begin / per_byte;
     const std::uint64_t columns = window.columns.size() / per_byte;
     const std::uint64_t begin = first_column_byte(place, cut.expert, place.k / per_byte) +
@@ -183,16 +185,16 @@ void ExpertReader::turn_rows(const Cut& cut, Projection which, ProjectionView& v
     return RowsView{to.data, window.rows, columns, to.stride};
   };
   const auto& [codes, scales] = cut.buffers.at(which);
-  view.codes = turn(*places.codes.tensor, 2, codes);
-  view.scales = turn(*places.scales.tensor, block_size(cut.layer.shape.format), scales);
+  view.codes = transpose(*places.codes.tensor, 2, codes);
+  view.scales = transpose(*places.scales.tensor, block_size(cut.layer.shape.format), scales);
 }
 
 void ExpertReader::unpack_expert(const Cut& cut, ExpertView& view) {
   const WeightFormat format = cut.layer.shape.format;
   if (cut.layer.row->is_transposed) {
-    if (cut.layer.shape.gated()) turn_rows(cut, Projection::gate, view.gate);
-    turn_rows(cut, Projection::up, view.up);
-    turn_rows(cut, Projection::down, view.down);
+    if (cut.layer.shape.gated()) transpose_rows(cut, Projection::gate, view.gate);
+    transpose_rows(cut, Projection::up, view.up);
+    transpose_rows(cut, Projection::down, view.down);
     return;
   }
   const Packed up = packed_rows(cut, Projection::up, view.up);

@@ -25,7 +25,7 @@ std::uint64_t element_count(const Shape& shape) {
   return count;
 }
 
-// What the first configuration that speaks of a module says.
+// The claim of the first configuration that names a module.
 const ClaimedScheme* claimed_scheme(std::span<const QuantClaim> claims, std::string_view module) {
   for (const QuantClaim& claim : claims)
     if (const ClaimedScheme* scheme = claim.scheme(module)) return scheme;

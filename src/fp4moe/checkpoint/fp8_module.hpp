@@ -30,7 +30,7 @@ std::optional<Fp8Module> find_fp8_module(const tensor::Store& store,
 // ModelOpt's word for such a module; null when it has none.
 const char* modelopt_fp8_algorithm(const Fp8Module& module);
 
-// Whether a dialect's documents can tell how the module is quantized.
+// True if a dialect's documents can express how the module is quantized.
 bool can_tell(Dialect dialect, const Fp8Module& module);
 
 // The shape in which a dialect stores the scale of a weight.

@@ -22,7 +22,7 @@ constexpr std::uint64_t gguf_block_bytes(WeightFormat format) {
 }
 
 // Whole rows: codes and their scales into blocks and back. Sizes must agree; NVFP4 scales come in
-// fours and are positive (GGUF's have no sign).
+// groups of four and are positive (GGUF's have no sign).
 //
 // Made once for many rows: asking for the machine's codec between two rows makes the CPU wait
 // for all memory the first one reads.

@@ -22,6 +22,7 @@ struct KeyRow {
 constexpr KeyRow kKeys[] = {
     {"context_length", "max_position_embeddings"},
     {"attention.head_count", "num_attention_heads"},
+    {"moe_latent_size", "moe_latent_size"},
     {"attention.head_count_kv", "num_key_value_heads"},
     {"attention.key_length", "head_dim"},
     {"attention.sliding_window", "sliding_window"},
@@ -39,7 +40,7 @@ constexpr KeyRow kRouterKeys[] = {
     {"expert_weights_scale", "routed_scaling_factor", KeyKind::real},
     {"expert_weights_norm", "norm_topk_prob", KeyKind::truth},
 };
-// Of rope_scaling (rope_parameters since transformers 5) where its type is yarn.
+// Keys of rope_scaling (rope_parameters since transformers 5) if its type is yarn.
 constexpr KeyRow kYarnKeys[] = {
     {"rope.scaling.factor", "factor", KeyKind::real},
     {"rope.scaling.original_context_length", "original_max_position_embeddings"},
@@ -78,7 +79,7 @@ double number_or(const Json* value, double otherwise) {
   return value != nullptr && value->is_number() ? value->get<double>() : otherwise;
 }
 
-// What llama.cpp's converter writes for a model.
+// The fields that llama.cpp's converter writes for a model.
 class FieldsOfModel {
  public:
   explicit FieldsOfModel(const GgufModel& model)
@@ -93,7 +94,11 @@ class FieldsOfModel {
     add_whole("general.quantization_version", 2);
     add_count("block_count", model_.layers);
     if (model_.next_layers != 0) add_count("nextn_predict_layers", model_.next_layers);
-    add_count("embedding_length", model_.shape.hidden);
+    const Json* hidden =
+        of_config("moe_latent_size") == nullptr ? nullptr : of_config("hidden_size");
+    add_count("embedding_length", hidden != nullptr && is_count(*hidden)
+                                      ? hidden->get<std::uint64_t>()
+                                      : model_.shape.hidden);
     const Json* dense = of_config("intermediate_size");
     add_count("feed_forward_length", dense != nullptr && is_count(*dense)
                                          ? dense->get<std::uint64_t>()
@@ -154,9 +159,9 @@ class FieldsOfModel {
   }
 
   void add_scoring() {
-    const Json* told = of_config("scoring_func");
-    std::string_view scoring = told != nullptr && told->is_string()
-                                   ? std::string_view(told->string())
+    const Json* field = of_config("scoring_func");
+    std::string_view scoring = field != nullptr && field->is_string()
+                                   ? std::string_view(field->string())
                                    : std::string_view();
     // Families whose code scores so, whatever their configurations say.
     if (scoring.empty() && (model_.model_type == "glm4_moe" || model_.model_type == "minimax_m2"))
@@ -239,6 +244,8 @@ std::string gguf_scoring(std::uint64_t function) {
       return "softmax";
     case 2:
       return "sigmoid";
+    case 4:
+      return "sqrtsoftplus";
     default:
       return std::to_string(function);
   }

@@ -27,7 +27,7 @@ struct GgufModel {
   std::uint64_t layers = 0, top_k = 0;
   std::uint64_t vocabulary = 0;   // rows of the embedding; 0: there is none
   std::uint64_t next_layers = 0;  // of `layers`, those at the end that predict further tokens
-  std::string name{};             // of the model, for people; may be empty
+  std::string name{};             // of the model, human-readable; may be empty
   Origin origin{};
 };
 

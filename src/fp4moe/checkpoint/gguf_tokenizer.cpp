@@ -180,9 +180,9 @@ class TokenizerWriter {
             text_of(member_of(context_.tokenizer_config, std::string(row.name) + "_token"));
     read_template(names, adds);
     for (const std::string_view name : {"bos", "eos", "sep"}) {
-      const Json* told =
+      const Json* field =
           member_of(context_.tokenizer_config, "add_" + std::string(name) + "_token");
-      if (told != nullptr && told->is_boolean()) adds[name] = told->get<bool>();
+      if (field != nullptr && field->is_boolean()) adds[name] = field->get<bool>();
     }
     if (adds_bos_by_itself(pre)) adds.emplace("bos", false);
     for (const SpecialRow& row : kSpecial) {
@@ -219,7 +219,7 @@ class TokenizerWriter {
     return std::nullopt;
   }
 
-  // What the post-processor puts around a text.
+  // The tokens that the post-processor puts around a text.
   void read_template(std::map<std::string_view, std::string>& names,
                      std::map<std::string_view, bool>& adds) {
     const Json& post = tokenizer_.post_processor;

@@ -23,7 +23,7 @@ struct GgufTokenizer {
   std::vector<std::string> notes{};  // what a person should know
 };
 
-// What a tokenizer is read together with.
+// The files and sizes that a tokenizer is read together with.
 struct TokenizerContext {
   std::string_view model_type{};
   std::uint64_t rows = 0;       // of the embedding; 0: not known

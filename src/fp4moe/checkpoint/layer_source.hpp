@@ -1,4 +1,4 @@
-// Where a rank's experts of one layer are read from: a checkpoint, or memory of the caller. Whoever
+// The source of a rank's experts of one layer: a checkpoint, or memory of the caller. Whoever
 // packs a layer reads it through this.
 #pragma once
 #include <cstddef>

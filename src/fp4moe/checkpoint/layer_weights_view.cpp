@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kPartNames[] = {"gate", "up", "w2"};
 
-// Where a part's rows lie among the rows of the matrix that was given.
+// The position of a part's rows among the rows of the given matrix.
 struct PartPlace {
   std::string_view name{};  // of the matrix, human-readable
   std::uint64_t rows = 0;   // of the matrix
@@ -199,10 +199,10 @@ struct LayerWeightsView::Maker {
     // w13 without a gate is up; neither is missed as w13.
     const bool joined = shape.gated() && !is_given(given.gate) && !is_given(given.up);
     if (joined) {
-      const bool turns = shape.order == RowOrder::interleaved;
-      PartPlace place{"w13", 2 * rows, k, 0, turns ? 2u : 1u, rows};
+      const bool is_interleaved = shape.order == RowOrder::interleaved;
+      PartPlace place{"w13", 2 * rows, k, 0, is_interleaved ? 2u : 1u, rows};
       if (const auto fine = add(Projection::gate, given.w13, place); !fine) return fine;
-      place.first = turns ? 1 : rows;
+      place.first = is_interleaved ? 1 : rows;
       if (const auto fine = add(Projection::up, given.w13, place); !fine) return fine;
     } else {
       if (shape.gated()) result.shape_.order = RowOrder::halves;

@@ -47,7 +47,7 @@ struct MatrixWeights {
   StackedBias bias{};  // none: no bytes
 };
 
-// What a caller gives: w13, its rows in the order of the shape, or gate and up apart (where the
+// A caller's weights: w13 with rows in the order of the shape, or gate and up apart (where the
 // order is of no account). Without a gate w13 and up are the same.
 struct LayerWeights {
   MoeShape shape{};  // `has_bias` and `has_input_scale` follow from what is given
@@ -72,7 +72,7 @@ class LayerWeightsView {
   // zero, negative or not finite).
   Result<ExpertView> expert(std::uint64_t number) const;
 
-  // What a tensor-parallel rank holds of every expert, of a layer whose whole intermediate size is
+  // A tensor-parallel rank's part of every expert of a layer whose whole intermediate size is
   // `whole`; weights that are the rank's part already stay as they are. Ranks above 0 have no bias
   // of w2, so that a sum over ranks adds it once. Errors: those of split_intermediate, slice.empty,
   // weights.slice (neither all nor this part).

@@ -1,5 +1,5 @@
-// Where an expert's matrix lies among the rows of its tensor: alone, stacked with the other
-// experts, or joined with its paired (gate and up), interleaved or one after the other.
+// The position of an expert's matrix among the rows of its tensor: alone, stacked with the other
+// experts, or joined with its partner (gate and up), interleaved or one after the other.
 #pragma once
 #include <cstdint>
 

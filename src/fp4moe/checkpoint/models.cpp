@@ -43,7 +43,7 @@ constexpr ModelRow kModels[] = {
 };
 // clang-format on
 
-// What hubs call models that have the shape of a row; the names of the table need no row here.
+// Names on hubs of models that have the shape of a row; the names of the table need no row here.
 struct HubName {
   std::string_view name, model;
 };
@@ -86,7 +86,7 @@ constexpr NameWord kNameWords[] = {
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-// Without what people spell in different ways: case and punctuation.
+// Without case and punctuation, which users spell differently.
 std::string plain_name(std::string_view name) {
   std::string result;
   for (const char c : name)
@@ -94,21 +94,32 @@ std::string plain_name(std::string_view name) {
   return result;
 }
 
-// Routers of families that have no row above. "Default" keeps the weights as they are unless
-// norm_topk_prob says otherwise.
-struct RouterRow {
+// Families that have no row above, by model_type and by GGUF's architecture: how their routers choose
+// ("Default" keeps the weights as they are unless norm_topk_prob says otherwise), and what their
+// experts compute where the configuration does not say it.
+struct FamilyRow {
   std::string_view model_types;
   std::string_view routing;
+  std::string_view activation = "silu";
 };
-constexpr RouterRow kRouters[] = {
-    {"kimi_linear dots1 glm4_moe_lite glm4v_moe glm_moe_dsa deepseek_v32 solar_open exaone_moe "
-     "mimo_v2_flash bailing_hybrid hy_v4",
+constexpr FamilyRow kFamilies[] = {
+    {"kimi_linear dots1 dots3_note glm4_moe_lite glm4v_moe glm5_next glm_moe_dsa deepseek_v32 axk1 "
+     "solar_open exaone_moe mimo_v2_flash bailing_hybrid bailing_moe_v2 hy_v3 hy_v4 afmoe lfm2_moe "
+     "kimi-linear dots3note glm-dsa deepseek32 exaone-moe mimo2 bailingmoe2 hy-v3 "
+     "lfm2moe",
      "DeepSeekV3"},
-    {"qwen2_moe qwen3_next olmoe flex_olmo", "Default"},
-    {"qwen3_vl_moe qwen3_5_moe minimax", "RenormalizeNaive"},
-    {"granitemoe granitemoeshared granitemoehybrid granitemoe_swa", "Renormalize"},
-    {"ernie4_5_moe ernie4_5_vl_moe", "SoftmaxBias"},
+    {"qwen2_moe qwen3_next olmoe flex_olmo jamba mellum qwen2moe llada-moe deepseek", "Default"},
+    {"qwen3_vl_moe qwen3_omni_moe qwen3_5_moe minimax mistral4 hunyuan_v1_moe qwen3next qwen35moe "
+     "qwen3vlmoe hunyuan-moe dbrx rnd1",
+     "RenormalizeNaive"},
+    {"granitemoe granitemoeshared granitemoehybrid granitemoe_swa aria granitehybrid",
+     "Renormalize"},
+    {"ernie4_5_moe ernie4_5_vl_moe ernie4_5-moe", "SoftmaxBias"},
     {"deepseek_v2", "GroupedSoftmax"},
+    {"flint", "SigmoidRenorm"},
+    // A method of their own, or one that each file names.
+    {"phimoe cohere2_moe cohere2moe arctic", {}},
+    {"grok", {}, "gelu_tanh"},
 };
 
 // The text part of a model of several kinds of input has a type of its own: "llama4_text".
@@ -116,6 +127,15 @@ std::string_view without_text(std::string_view model_type) {
   constexpr std::string_view kEnding = "_text";
   if (model_type.ends_with(kEnding)) model_type.remove_suffix(kEnding.size());
   return model_type;
+}
+
+const FamilyRow* find_other_family(std::string_view model_type) {
+  const std::string_view family = without_text(model_type);
+  const auto* found = std::ranges::find_if(kFamilies, [&](const FamilyRow& row) {
+    const std::vector<std::string_view> types = split(row.model_types, ' ');
+    return std::ranges::find(types, family) != types.end();
+  });
+  return found == std::end(kFamilies) ? nullptr : found;
 }
 
 const ModelRow* first_where(auto&& matches) {
@@ -177,7 +197,7 @@ std::vector<std::string_view> perhaps_meant(std::string_view own) {
   return meant;
 }
 
-// Where a model may also be given by its files.
+// Remedy for commands that also take a model's files.
 constexpr std::string_view kOrPath = "give its checkpoint or config.json instead";
 
 Error unknown_model(std::string_view name, std::string_view own) {
@@ -238,12 +258,15 @@ std::optional<RowOrder> joined_order(std::string_view model_type) {
 std::string_view family_routing(std::string_view model_type) {
   if (const ModelRow* row = find_family(model_type)) return row->routing;
   if (const ModelRow* row = find_architecture(model_type)) return row->routing;
-  const std::string_view family = without_text(model_type);
-  for (const RouterRow& row : kRouters) {
-    const std::vector<std::string_view> types = split(row.model_types, ' ');
-    if (std::ranges::find(types, family) != types.end()) return row.routing;
-  }
-  return {};
+  const FamilyRow* row = find_other_family(model_type);
+  return row == nullptr ? std::string_view() : row->routing;
+}
+
+std::string_view family_activation(std::string_view model_type) {
+  if (const ModelRow* row = find_family(model_type)) return row->activation;
+  if (const ModelRow* row = find_architecture(model_type)) return row->activation;
+  const FamilyRow* row = find_other_family(model_type);
+  return row == nullptr ? std::string_view() : row->activation;
 }
 
 const ModelRow* find_architecture(std::string_view architecture) {

@@ -1,6 +1,7 @@
-// The models people run, one row each: sizes, names and where their MoE layers lie. Test
+// The models that users run, one row each: sizes, names and where their MoE layers lie. Test
 // checkpoints, planning and benchmarks all read this table.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -13,7 +14,7 @@
 
 namespace fp4moe::checkpoint {
 
-// What families of models call the three matrices of an expert.
+// The names that families of models give the three matrices of an expert.
 inline constexpr ProjectionNames kProjNames{"gate_proj", "up_proj", "down_proj"};
 inline constexpr ProjectionNames kNumberedNames{"w1", "w3", "w2"};
 
@@ -44,10 +45,10 @@ struct ModelRow {
 std::span<const ModelRow> models();
 const ModelRow* find_model(std::string_view name);  // null when there is none
 
-// A model as people write it: a name of the table ("gpt-oss-120b"), or what a hub calls it
+// A model as users write it: a name of the table ("gpt-oss-120b"), or what a hub calls it
 // ("openai/gpt-oss-120b", "nvidia/Qwen3-30B-A3B-NVFP4"). The organization may be left out; case and
 // punctuation do not count. Words behind a known name that do not change the shape ("Instruct")
-// are read over; a number format among them counts.
+// are ignored; a number format among them counts.
 struct NamedModel {
   const ModelRow* row = nullptr;
   std::optional<WeightFormat> format{};  // where the name tells it
@@ -67,6 +68,20 @@ std::optional<RowOrder> joined_order(std::string_view model_type);
 // How a family's router chooses, in the oracle's words, also for families of whose sizes the table
 // knows nothing. Empty: not known. `model_type` may be GGUF's architecture.
 std::string_view family_routing(std::string_view model_type);
+// The same for what its experts compute between GEMM1 and GEMM2, without "_no_mul".
+std::string_view family_activation(std::string_view model_type);
+
+// Where routers stand after a layer's prefix, in Hugging Face's names, and the biases that are added
+// to their scores; {} is the router's own name.
+inline constexpr std::array<std::string_view, 5> kRouterModules{"gate", "router", "router.layer",
+                                                                "router.gate", "gate.wg"};
+inline constexpr std::array<std::string_view, 6> kRouterBiases{
+    "{}.e_score_correction_bias",
+    "e_score_correction_bias",
+    "expert_bias",
+    "{}.expert_bias",
+    "moe_statics.e_score_correction_bias",
+    "{}.moe_statics.e_score_correction_bias"};
 
 std::uint64_t moe_layer_count(const ModelRow& model);
 // The block number of the model's `which`-th MoE layer; `which` < moe_layer_count(model).

@@ -184,35 +184,35 @@ class RegexParser {
 
   // Greedy or not, the same names match.
   std::optional<Program> repeated(Program body) {
-    std::size_t least = 1, greatest = 1;
+    std::size_t min = 1, greatest = 1;
     bool is_endless = false;
     if (take("*")) {
-      least = 0;
+      min = 0;
       is_endless = true;
     } else if (take("+")) {
       is_endless = true;
     } else if (take("?")) {
-      least = 0;
+      min = 0;
     } else if (take("{")) {
       const auto first = number();
       const bool has_comma = take(",");
       const auto last = has_comma ? number() : first;
       if (!take("}") || (!first && !last)) return std::nullopt;
-      least = first.value_or(0);
-      greatest = last.value_or(least);
+      min = first.value_or(0);
+      greatest = last.value_or(min);
       is_endless = !last.has_value();
-      if (greatest < least) return std::nullopt;
+      if (greatest < min) return std::nullopt;
     } else {
       return body;
     }
     take("?");
     if ((greatest + 1) * std::max<std::size_t>(body.size(), 1) > kMaxSteps) return std::nullopt;
     Program result;
-    for (std::size_t i = 0; i < least; ++i) append_steps(result, body);
+    for (std::size_t i = 0; i < min; ++i) append_steps(result, body);
     if (is_endless) {
       append_steps(result, starred_program(body));
     } else {
-      for (std::size_t i = least; i < greatest; ++i) append_steps(result, maybe(body));
+      for (std::size_t i = min; i < greatest; ++i) append_steps(result, maybe(body));
     }
     return result;
   }

@@ -1,4 +1,4 @@
-// What a checkpoint was called before it was transcoded, so that the way back restores it: one line
+// The names of a checkpoint before it was transcoded, so that the way back restores them: one line
 // of JSON in the metadata of the files.
 #pragma once
 #include <map>
@@ -27,7 +27,7 @@ struct Origin {
 };
 
 std::string to_text(const Origin& origin);
-// What the files say; unknown keys are passed over. Errors: transcode.origin.
+// The origin that the files record; unknown keys are ignored. Errors: transcode.origin.
 Result<Origin> read_origin(const tensor::Store& store);
 
 std::string projections_text(const ProjectionNames& names);

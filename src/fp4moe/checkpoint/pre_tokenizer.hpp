@@ -12,7 +12,8 @@ namespace fp4moe::checkpoint {
 
 struct PreTokenizer {
   std::string name{};  // "default" where the split is not known
-  // What llama.cpp's converter writes for the published tokenizer of this family; empty: not known.
+  // The name that llama.cpp's converter writes for the published tokenizer of this family; empty:
+  // not known.
   std::string_view usual{};
   bool is_known = false;
   bool differs_in_merges = false;  // llama.cpp takes whole words from the vocabulary first, or not

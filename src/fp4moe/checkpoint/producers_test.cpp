@@ -1,5 +1,7 @@
 // Forms of checkpoints that other people's tools write, in small: what is read, and what is refused
 // with which reason. Whole files of those tools are in testdata/producers.
+#include "support/producers.hpp"
+
 #include <array>
 #include <cstring>
 #include <filesystem>
@@ -18,28 +20,13 @@
 namespace fp4moe::checkpoint {
 namespace producers_test {
 
-using namespace testing;  // NOLINT: the test's own words
+using namespace testing;             // NOLINT: the test's own words
+using namespace testing::producers;  // NOLINT
 using tensor::testing::TemporaryFolder;
 using tensor::testing::write_text;
 
-using Tensors = std::vector<FileTensor>;
-
-constexpr WeightFormat kMx = WeightFormat::mxfp4, kNv = WeightFormat::nvfp4;
-
-Model small(WeightFormat format) {
-  return {.format = format, .experts = 2, .hidden = 64, .intermediate = 128};
-}
-
-std::string config_of(std::string_view model_type, std::string_view quantization) {
-  return R"({"model_type": ")" + std::string(model_type) + R"(", "quantization_config": )" +
-         std::string(quantization) + "}";
-}
-
 constexpr std::string_view kModeloptNvfp4 =
     R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})";
-constexpr std::string_view kQuarkMxfp4 =
-    R"({"quant_method": "quark", "global_quant_config": {"weight":
-        {"dtype": "fp4", "group_size": 32, "qscheme": "per_group", "scale_format": "e8m0", "scale_type": "float"}}})";
 constexpr std::string_view kQuarkNvfp4 =
     R"({"quant_method": "quark", "global_quant_config": {"weight":
         [{"dtype": "fp4", "group_size": 16, "qscheme": "per_group", "scale_format": "float32", "scale_type": "float32"},
@@ -91,7 +78,7 @@ void expect_rows(const Checkpoint& checkpoint, const Model& model, Slice slice =
   }
 }
 
-// gate_up_proj of single experts, as Quark writes gpt-oss: rows take turns.
+// gate_up_proj of single experts, as Quark writes gpt-oss: interleaved rows.
 Tensors joined_tensors(const Model& model, const DialectRow& row) {
   Tensors tensors;
   for (std::uint64_t e = 0; e < model.experts; ++e)
@@ -116,7 +103,7 @@ Tensors joined_tensors(const Model& model, const DialectRow& row) {
 }
 
 // ModelOpt's fused experts: columns are packed, and all experts have one global scale.
-Tensors column_tensors(const Model& model, const DialectRow& row, bool turns) {
+Tensors column_tensors(const Model& model, const DialectRow& row, bool is_interleaved) {
   Tensors tensors;
   for (const bool down : {false, true}) {
     const Projection which = down ? Projection::down : Projection::gate;
@@ -125,9 +112,9 @@ Tensors column_tensors(const Model& model, const DialectRow& row, bool turns) {
       Bytes all(model.experts * width * rows);
       for (std::uint64_t e = 0; e < model.experts; ++e)
         for (std::uint64_t r = 0; r < rows; ++r) {
-          const bool second = !down && (turns ? r % 2 == 1 : r >= model.intermediate);
+          const bool second = !down && (is_interleaved ? r % 2 == 1 : r >= model.intermediate);
           const Projection own = down ? which : second ? Projection::up : Projection::gate;
-          const std::uint64_t source = down ? r : turns ? r / 2 : r % model.intermediate;
+          const std::uint64_t source = down ? r : is_interleaved ? r / 2 : r % model.intermediate;
           const Bytes bytes = (model.*row_bytes)(e, own, source);
           for (std::uint64_t c = 0; c < width; ++c) all[(e * width + c) * rows + r] = bytes[c];
         }
@@ -147,30 +134,6 @@ Tensors column_tensors(const Model& model, const DialectRow& row, bool turns) {
   return tensors;
 }
 
-void expect_back(const std::string& source, Dialect through, const std::string& work) {
-  const auto first = Checkpoint::open(source);
-  ASSERT_TRUE(first) << text(first.why());
-  const std::string there = work + (through == Dialect::gguf ? ".gguf" : "");
-  const auto result = transcode(*first, through, there);
-  ASSERT_TRUE(result) << text(result.why());
-  const auto second = Checkpoint::open(there);
-  ASSERT_TRUE(second) << text(second.why());
-  const auto again = transcode(*second, first->dialect().dialect, work + "-back");
-  ASSERT_TRUE(again) << text(again.why());
-  const auto last = Checkpoint::open(work + "-back");
-  ASSERT_TRUE(last) << text(last.why());
-  EXPECT_EQ(first->store().tensors().size(), last->store().tensors().size());
-  for (const tensor::StoredTensor& tensor : first->store().tensors()) {
-    const tensor::StoredTensor* other = last->store().find(tensor.entry.name);
-    ASSERT_NE(other, nullptr) << tensor.entry.name << " through " << name(through);
-    EXPECT_EQ(tensor.entry.dtype, other->entry.dtype) << tensor.entry.name;
-    EXPECT_EQ(tensor.entry.shape, other->entry.shape) << tensor.entry.name;
-    const auto a = first->store().bytes(tensor), b = last->store().bytes(*other);
-    ASSERT_EQ(a.size(), b.size());
-    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size()), 0) << tensor.entry.name;
-  }
-}
-
 TEST(Producers, QuarkJoinsGateAndUpOfGptOss) {
   for (const WeightFormat format : {kMx, kNv}) {
     const Model model = small(format);
@@ -187,19 +150,19 @@ TEST(Producers, QuarkJoinsGateAndUpOfGptOss) {
     expect_rows(*checkpoint, model);
     expect_back(folder / "a", Dialect::compressed_tensors, folder / "b");
     expect_back(folder / "a", Dialect::gguf, folder / "c");
-    // Of other families nobody says how the rows lie.
+    // The order of rows is not known for other families.
     EXPECT_EQ(refused(tensors, config_of("llama4", quantization)).id, "dialect.unsupported");
   }
 }
 
 TEST(Producers, ModeloptFusesExpertsByColumns) {
   for (const WeightFormat format : {kMx, kNv})
-    for (const bool turns : {true, false}) {
+    for (const bool is_interleaved : {true, false}) {
       const Model model = small(format);
       const DialectRow& row = row_of(Dialect::modelopt, format, Grouping::fused, true);
-      const Tensors tensors = column_tensors(model, row, turns);
+      const Tensors tensors = column_tensors(model, row, is_interleaved);
       const std::string config =
-          config_of(turns ? "gpt_oss" : "llama4_text",
+          config_of(is_interleaved ? "gpt_oss" : "llama4_text",
                     format == kNv ? kModeloptNvfp4
                                   : R"({"quant_method": "modelopt", "quant_algo": "mxfp4"})");
       const TemporaryFolder folder;
@@ -209,7 +172,7 @@ TEST(Producers, ModeloptFusesExpertsByColumns) {
       const auto checkpoint = Checkpoint::open(folder / "a");
       ASSERT_TRUE(checkpoint) << text(checkpoint.why());
       EXPECT_EQ(checkpoint->layers()[0].shape.order,
-                turns ? RowOrder::interleaved : RowOrder::halves);
+                is_interleaved ? RowOrder::interleaved : RowOrder::halves);
       expect_rows(*checkpoint, model);
       expect_rows(*checkpoint, model, {.tensor_parallel = {1, 2}});
       ExpertReader reader(*checkpoint, {});
@@ -496,157 +459,6 @@ TEST(Producers, AGgufLayerInTwoTypesIsPassedOver) {
   EXPECT_EQ(checkpoint->layers().size(), 1u);
   ASSERT_EQ(checkpoint->others().size(), 1u);
   EXPECT_EQ(checkpoint->others()[0].what, "MXFP4 and BF16 mixed");
-}
-
-TEST(Producers, TranscodeTellsWhichModulesAreFp8) {
-  Tensors tensors = tensors_of(small(kMx), *find_row(Dialect::quark, kMx));
-  tensors.push_back(
-      {"model.layers.0.self_attn.q_proj.weight", DType::f8_e4m3, {64, 64}, Bytes(64 * 64)});
-  tensors.push_back({"model.layers.0.self_attn.q_proj.weight_scale", DType::bf16, {}, Bytes(2)});
-  tensors.push_back({"model.layers.0.self_attn.q_proj.input_scale", DType::bf16, {}, Bytes(2)});
-  const TemporaryFolder folder;
-  std::filesystem::create_directory(folder / "a");
-  write_safetensors(folder / "a/model.safetensors", tensors);
-  write_text(folder / "a/config.json", config_of("qwen3_moe", kQuarkMxfp4));
-  for (const Dialect through : {Dialect::modelopt, Dialect::compressed_tensors})
-    expect_back(folder / "a", through, folder / std::string(name(through)));
-
-  const auto read = [&](std::string_view path) {
-    const auto json = read_json_file(folder / std::string(path));
-    EXPECT_TRUE(json) << text(json.why());
-    return json ? *json : Json();
-  };
-  const Json modelopt = read("modelopt/config.json")["quantization_config"];
-  EXPECT_EQ(modelopt["quant_algo"], "MIXED_PRECISION");
-  const Json& layers = modelopt["quantized_layers"];
-  EXPECT_EQ(layers["model.layers.0.self_attn.q_proj"]["quant_algo"], "FP8");
-  EXPECT_EQ(layers["model.layers.0.mlp.experts.1.down_proj"]["quant_algo"], "mxfp4");
-  EXPECT_EQ(layers.size(), 7u);
-  EXPECT_EQ(read("modelopt/hf_quant_config.json")["quantization"]["quantized_layers"], layers);
-  const Json compressed = read("compressed-tensors/config.json")["quantization_config"];
-  EXPECT_EQ(compressed["format"], "mixed-precision");
-  EXPECT_EQ(compressed["config_groups"]["group_1"]["targets"],
-            Json::array({"model.layers.0.self_attn.q_proj"}));
-  const Json quark = read("modelopt-back/config.json")["quantization_config"];
-  EXPECT_EQ(quark["layer_quant_config"]["model.layers.0.self_attn.q_proj"]["weight"]["dtype"],
-            "fp8_e4m3");
-}
-
-// A weight of attention in FP8 with scales of this shape, beside NVFP4 experts in
-// compressed-tensors' form; `group` is what the configuration says of it.
-void write_fp8(const std::string& folder, const tensor::Shape& scale, std::string_view group) {
-  Tensors tensors = tensors_of(small(kNv), *find_row(Dialect::compressed_tensors, kNv));
-  tensors.push_back(
-      {"model.layers.0.self_attn.q_proj.weight", DType::f8_e4m3, {256, 64}, Bytes(256 * 64)});
-  std::uint64_t bytes = 2;
-  for (const std::uint64_t size : scale) bytes *= size;
-  tensors.push_back(
-      {"model.layers.0.self_attn.q_proj.weight_scale", DType::bf16, scale, Bytes(bytes)});
-  std::filesystem::create_directory(folder);
-  write_safetensors(folder + "/model.safetensors", tensors);
-  write_text(folder + "/config.json",
-             config_of("qwen3_moe",
-                       R"({"quant_method": "compressed-tensors", "format": "mixed-precision",
-         "config_groups": {
-           "group_0": {"format": "nvfp4-pack-quantized", "targets": ["re:.*experts.*"],
-                       "weights": {"num_bits": 4, "group_size": 16}},
-           "group_1": {"format": "float-quantized", "targets": ["re:.*self_attn\\..*proj$"], )" +
-                           std::string(group) + "}}}"));
-}
-
-constexpr std::string_view kDynamic =
-    R"("weights": {"num_bits": 8}, "input_activations": {"dynamic": true})";
-constexpr std::string_view kWeightsAlone = R"("weights": {"num_bits": 8})";
-
-TEST(Producers, TranscodeKeepsFp8WithAScaleForEachRow) {
-  const TemporaryFolder folder;
-  write_fp8(folder / "a", {256, 1}, kDynamic);
-  for (const Dialect through : {Dialect::modelopt, Dialect::quark})
-    expect_back(folder / "a", through, folder / std::string(name(through)));
-  const auto modelopt = read_json_file(folder / "modelopt/config.json");
-  ASSERT_TRUE(modelopt);
-  constexpr std::string_view kModule = "model.layers.0.self_attn.q_proj";
-  EXPECT_EQ((*modelopt)["quantization_config"]["quantized_layers"][kModule]["quant_algo"],
-            "FP8_PER_CHANNEL_PER_TOKEN");
-  const auto quark = read_json_file(folder / "quark/config.json");
-  ASSERT_TRUE(quark);
-  const Json& layer = (*quark)["quantization_config"]["layer_quant_config"][kModule];
-  EXPECT_EQ(layer["weight"]["qscheme"], "per_channel");
-  EXPECT_EQ(layer["input_tensors"]["is_dynamic"], true);
-  const auto store = tensor::Store::open(folder / "modelopt");
-  ASSERT_TRUE(store);
-  EXPECT_EQ(store->find(std::string(kModule) + ".weight_scale")->entry.shape, tensor::Shape{256});
-  const auto back = read_json_file(folder / "modelopt-back/config.json");
-  ASSERT_TRUE(back);
-  const Json& group = (*back)["quantization_config"]["config_groups"]["group_1"];
-  EXPECT_EQ(group["weights"]["strategy"], "channel");
-  EXPECT_EQ(group["input_activations"]["strategy"], "token");
-}
-
-TEST(Producers, TranscodeKeepsFp8WithAScaleForEachBlock) {
-  const TemporaryFolder folder;
-  write_fp8(folder / "a", {2, 1},
-            R"("weights": {"num_bits": 8, "strategy": "block", "block_structure": [128, 128]})");
-  for (const Dialect through : {Dialect::modelopt, Dialect::quark})
-    expect_back(folder / "a", through, folder / std::string(name(through)));
-  const auto store = tensor::Store::open(folder / "modelopt");
-  ASSERT_TRUE(store);
-  EXPECT_EQ(store->find("model.layers.0.self_attn.q_proj.weight_scale")->entry.shape,
-            (tensor::Shape{2, 1, 1, 1}));
-  const auto back = read_json_file(folder / "quark-back/config.json");
-  ASSERT_TRUE(back);
-  const Json& group = (*back)["quantization_config"]["config_groups"]["group_1"];
-  EXPECT_EQ(group["weights"]["block_structure"], Json::array({128, 128}));
-  EXPECT_TRUE(group["input_activations"].is_null());
-}
-
-// Where a weight is one block, compressed-tensors' scale is [1, 1] and ModelOpt's a scalar.
-TEST(Producers, TranscodeKeepsFp8OfOneBlock) {
-  const TemporaryFolder folder;
-  write_fp8(folder / "a", {1, 1},
-            R"("weights": {"num_bits": 8, "strategy": "block", "block_structure": [256, 128]})");
-  expect_back(folder / "a", Dialect::quark, folder / "quark");
-  write_fp8(folder / "b", {2, 1},
-            R"("weights": {"num_bits": 8, "strategy": "block", "block_structure": [128, 128]},
-               "input_activations": {"dynamic": true})");
-  expect_back(folder / "b", Dialect::modelopt, folder / "modelopt");
-  const auto module = [&](const std::string& path) {
-    const auto store = tensor::Store::open(path);
-    EXPECT_TRUE(store);
-    const auto facts = read_facts(*store);
-    EXPECT_TRUE(facts);
-    return find_fp8_module(*store, *store->find("model.layers.0.self_attn.q_proj.weight"),
-                           facts->claims);
-  };
-  const auto one = module(folder / "a");
-  ASSERT_TRUE(one);
-  EXPECT_EQ(fp8_scale_shape(Dialect::modelopt, *one, {1, 1}), tensor::Shape{});
-  EXPECT_EQ(fp8_scale_shape(Dialect::quark, *one, {1, 1}), (tensor::Shape{1, 1}));
-  EXPECT_EQ(module(folder / "b")->inputs, Fp8Inputs::dynamic);
-  EXPECT_EQ(module(folder / "modelopt")->inputs, Fp8Inputs::none);
-}
-
-TEST(Producers, TranscodeRefusesModulesThatATargetCannotTell) {
-  const TemporaryFolder folder;
-  write_fp8(folder / "rows", {256, 1}, kWeightsAlone);  // ModelOpt has rows with dynamic inputs
-  write_fp8(folder / "tensor", {1}, kDynamic);          // and one scale with a stored one
-  write_fp8(folder / "odd", {3, 5}, kDynamic);          // no block divides so
-  const auto expect_refused = [&](const char* from, Dialect target, std::string_view words) {
-    const auto checkpoint = Checkpoint::open(folder / from);
-    ASSERT_TRUE(checkpoint) << text(checkpoint.why());
-    const auto result = transcode(*checkpoint, target, folder / "b");
-    ASSERT_FALSE(result) << from << " " << name(target);
-    EXPECT_EQ(result.why().id, "transcode.mixed_precision");
-    EXPECT_NE(text(result.why()).find(words), std::string::npos) << text(result.why());
-  };
-  expect_refused("rows", Dialect::modelopt, "a scale for each row, activations not quantized");
-  expect_refused("rows", Dialect::gguf, "a scale for each row");
-  expect_refused("tensor", Dialect::modelopt, "one scale, activations quantized dynamically");
-  for (const Dialect target : {Dialect::modelopt, Dialect::quark, Dialect::gguf})
-    expect_refused("odd", target, "not known");
-  const auto same = Checkpoint::open(folder / "odd");
-  ASSERT_TRUE(same);
-  EXPECT_TRUE(transcode(*same, Dialect::compressed_tensors, folder / "c"));
 }
 
 TEST(Producers, NamesAroundTheExpertsComeBackFromGguf) {

@@ -204,8 +204,8 @@ bool is_true(const Json& object, std::string_view key) {
   return found != object.end() && found->is_boolean() && found->get<bool>();
 }
 
-// What a tool says of activations: nothing, an object that says whether they are dynamic, or, for
-// several levels, a list of such objects.
+// A tool's statement about activations: nothing, an object that says whether they are dynamic, or,
+// for several levels, a list of such objects.
 Fp8Inputs claimed_inputs(const Json* inputs, std::string_view key) {
   if (inputs != nullptr && inputs->is_array() && !inputs->empty()) inputs = &(*inputs)[0];
   if (inputs == nullptr || !inputs->is_object()) return Fp8Inputs::none;
@@ -336,7 +336,7 @@ Result<std::vector<QuarkLevel>> quark_levels(const Json& config) {
   return levels;
 }
 
-// What the experts' input becomes before a gemm.
+// The type of the experts' input before a gemm.
 Result<ExpertInput> quark_input(const Json& config) {
   ConfigFields fields(config);
   const Json* inputs = fields.find("input_tensors");

@@ -25,7 +25,7 @@ std::size_t find_scale(std::span<const std::byte> bytes, const Found& found) {
   };
   std::size_t i = 0;
   while (i + kAtOnce <= bytes.size() && !any_found(i)) i += kAtOnce;
-  // What is left over are fewer: as many that end with it cover it too.
+  // The rest is shorter: the last full step, which overlaps, covers it.
   if (bytes.size() >= kAtOnce && i + kAtOnce > bytes.size() && !any_found(bytes.size() - kAtOnce))
     return kNoScale;
   for (; i < bytes.size(); ++i)

@@ -44,7 +44,7 @@ Result<Range> split_intermediate(std::uint64_t intermediate, std::uint64_t block
 // more.
 Result<std::vector<std::uint64_t>> local_experts(std::uint64_t experts, Rank rank,
                                                  Placement placement);
-// Whether `expert` is among them, without making the list.
+// True if `expert` is among them, without making the list.
 bool owns_expert(std::uint64_t experts, Rank rank, Placement placement, std::uint64_t expert);
 
 }  // namespace fp4moe::checkpoint

@@ -33,7 +33,7 @@ inline float stored_scalar(const tensor::Store& store, const tensor::StoredTenso
                                                    : formats::F16::decode(half);
 }
 
-// Whether the tensor holds a number for each expert.
+// True if the tensor holds a number for each expert.
 inline bool has_scalar_for_each(const tensor::StoredTensor& tensor) {
   return tensor.entry.bytes != tensor::row(tensor.entry.dtype).block_bytes;
 }

@@ -1,4 +1,4 @@
-// What a store's experts are, found without reading a weight: tensor names are taken apart and
+// The experts of a store, found without reading a weight: tensor names are parsed and
 // grouped into layers, each layer's parts and types name its dialect, the configuration must agree,
 // and every tensor's shape is checked. Nothing is guessed: what contradicts itself is a problem
 // that names both facts. All problems are collected; Checkpoint::open reports the first, lint all.
@@ -29,7 +29,8 @@ struct NamedLayer {
   std::vector<NamedTensor> tensors{};
 };
 
-// What a layer's names and types say. Exactly one of row and `other` is set unless `why` is.
+// The dialect that a layer's names and types show. Exactly one of row and `other` is set unless
+// `why` is.
 struct DialectVerdict {
   const DialectRow* row = nullptr;
   std::string other{};    // what it is instead: "BF16", "FP8", "INT4 (AWQ or GPTQ)"

@@ -117,7 +117,7 @@ void name_float(DialectVerdict& verdict, const Parts& parts, std::string_view pa
   }
 }
 
-// What is neither FP4 nor plain floats, by the marks other quantizers leave.
+// The scheme of weights that are neither FP4 nor plain floats, by the marks other quantizers leave.
 std::string foreign_scheme(const Parts& parts, std::string_view codes) {
   if (parts.is(".qweight", DType::i32)) return "INT4 (AWQ or GPTQ)";
   if (parts.has(".weight.absmax") || parts.has(".weight.quant_map")) return "bitsandbytes";

@@ -376,7 +376,7 @@ class LayerBuilder {
     }
   }
 
-  // Where gate and up share their codes, they share every other part.
+  // If gate and up share their codes, they share every other part.
   void check_shared(std::uint64_t expert, TensorPart part) {
     if (!fused() || place_of(layer_.gate[expert], part) == place_of(layer_.up[expert], part))
       return;

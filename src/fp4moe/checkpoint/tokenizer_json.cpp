@@ -198,8 +198,8 @@ class TokenizerReader final : public JsonEvents {
     return true;
   }
 
-  bool too_many(std::string_view place, std::size_t most) {
-    return fail(place, "at most " + std::to_string(most) + " entries", "more");
+  bool too_many(std::string_view place, std::size_t max) {
+    return fail(place, "at most " + std::to_string(max) + " entries", "more");
   }
 
   static std::optional<std::uint32_t> number_of(const Json& value) {

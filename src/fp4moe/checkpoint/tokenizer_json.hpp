@@ -1,7 +1,7 @@
 // tokenizer.json of Hugging Face, as far as a byte-level BPE tokenizer needs it.
 //
-// The file is walked, not built: a vocabulary has hundreds of thousands of entries, and nobody
-// vouches for it.
+// The file is walked, not built: a vocabulary has hundreds of thousands of entries, and it is not
+// trusted.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -17,7 +17,7 @@ struct ColumnsView {
   std::uint64_t stride = 0, step = 1;
 };
 
-// Where the matrix of `expert` begins in such a tensor, in bytes: its first row in the first column.
+// The first byte of `expert`'s matrix in such a tensor: its first row in the first column.
 inline std::uint64_t first_column_byte(const MatrixPlace& place, std::uint64_t expert,
                                        std::uint64_t columns) {
   const std::uint64_t before = expert * place.tensor_rows;

@@ -22,7 +22,7 @@ using oracle::Selection;
 using oracle::Verdict;
 using runtime::Answer;
 
-// What the short answer shows of a list; the rest is --verbose.
+// Entries of a list that the short answer shows; --verbose shows the rest.
 constexpr std::size_t kFew = 4;
 
 constexpr std::string_view kGreen = "32", kRed = "31", kDim = "2";
@@ -44,10 +44,10 @@ struct Line {
   std::string name{}, text{};
 };
 void print_lines(const Io& io, std::string_view heading, const std::vector<Line>& lines,
-                 std::size_t most) {
+                 std::size_t max) {
   if (lines.empty()) return;
   io.out << "\n" << io.bold(std::string(heading)) << "\n";
-  const std::size_t shown = std::min(lines.size(), most);
+  const std::size_t shown = std::min(lines.size(), max);
   std::size_t width = 0;
   for (std::size_t i = 0; i < shown; ++i) width = std::max(width, lines[i].name.size());
   for (std::size_t i = 0; i < shown; ++i)
@@ -89,7 +89,7 @@ std::string other_rules(const runtime::Alternative& other) {
                          : "nothing");
 }
 
-// What to type next.
+// The command to type next.
 std::string next_step(const Answer& answer) {
   const runtime::SelectionRequest& question = answer.question;
   for (const runtime::Alternative& other : answer.alternatives)

@@ -50,7 +50,7 @@ struct BenchOptions {
   std::string out{};
 };
 
-// What every benchmark needs to know.
+// Options of every benchmark.
 struct Setting {
   platform::Machine machine{};
   std::size_t threads = 1;                   // the last of those asked for
@@ -479,7 +479,8 @@ Run declare_bench(OptionSet& set) {
   layer
       .add("--activations", options->activations,
            "Engine cuda: quantized on the way to none, mxfp8, mxfp4, nvfp4, fp8, fp8_token or "
-           "fp8_block (default: none)")
+           "fp8_block (default: none); fp8_token_in_bf16, fp8_block_in_bf16: not on FP8 tensor "
+           "cores")
       .separated_by_commas("SCHEME");
   layer
       .add("--routing", options->routing,

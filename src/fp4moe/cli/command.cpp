@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,13 +15,13 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/base/thrown.hpp"
 #include "fp4moe/cli/error_text.hpp"
+#include "fp4moe/cli/output_watch.hpp"
 #include "fp4moe/cli/parse.hpp"
 #include "fp4moe/cli/program.hpp"
 #include "fp4moe/cli/run_words.hpp"
 #include "fp4moe/cli/terminal.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/platform/settings.hpp"
-#include "fp4moe/tensor/files/posix.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -37,15 +38,22 @@ Result<int> with_settings(const Run& run, Io io) {
 }
 
 // The one place where exceptions (memory, the standard library) become errors.
-Result<int> guarded(const Command& command, const Run& run, const Io& io) {
+Result<int> guarded(const Command& command, const Run& run, const Io& io, const std::string& out) {
+  const OutputWatch watch(out);
   try {
     const MappingGuard guard;
     Result<int> status = command.settings == Settings::check ? with_settings(run, io) : run(io);
     // The first cause of whatever came of it.
     if (const auto same = check_mappings(); !same) return same.why();
+    if (!status) return with_what_stands(status.why(), watch);
     return status;
   } catch (...) {
-    return thrown_error();
+    try {
+      return with_what_stands(thrown_error(), watch);
+    } catch (const std::bad_alloc&) {
+      if (watch.look() == OutputWatch::Found::nothing) throw;
+      throw OutputStands(watch);
+    }
   }
 }
 
@@ -71,13 +79,6 @@ Io make_io(const Outlet& to, std::span<const Command> commands) {
 }
 
 }  // namespace
-
-Error stands_untold(const std::string& out) {
-  return error(ErrorCode::exhausted, "memory.exhausted",
-               std::string(tensor::kNamedBut) + "no memory was left to tell of it")
-      .in(out)
-      .try_this("keep it");
-}
 
 Result<Json> option_facts(std::string_view name) {
   const Program program(commands());
@@ -112,6 +113,9 @@ int print_thrown(const Outlet& to) {
 int run_main(int argc, const char* const* argv, const Outlet& to) {
   try {
     return run_all({argv, static_cast<std::size_t>(std::max(argc, 0))}, to);
+  } catch (const OutputStands& stands) {
+    stands.print(to.err);
+    return static_cast<int>(ErrorCode::exhausted);
   } catch (...) {
     return print_thrown(to);
   }

@@ -1,11 +1,10 @@
-// What a command is: it declares its options and returns the function that does the work. To add
+// A command: it declares its options and returns the function that does the work. To add
 // one: write cli/<name>.cpp with `Run declare_<name>(OptionSet&)` and add its row to
 // cli/commands.cpp.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <new>
 #include <ostream>
 #include <span>
 #include <string>
@@ -22,7 +21,7 @@ struct OptionSet;
 
 using Run = std::function<Result<int>(const Io&)>;
 
-// Whether a wrong FP4MOE_* value is refused before the command begins. Only a command that reports
+// `check`: a wrong FP4MOE_* value is refused before the command begins. Only a command that reports
 // such values itself leaves them alone.
 enum class Settings : std::uint8_t { check, leave_alone };
 
@@ -32,7 +31,7 @@ struct Command {
   std::string_view example;  // shown by --help
   Run (*declare)(OptionSet& set);
   Settings settings = Settings::check;
-  // What a person may do after success, in words with {PATH} and {OUT} for what the command line
+  // The next step to propose after success, with {PATH} and {OUT} for what the command line
   // names so: "fp4moe lint {PATH} (defects)". Empty: the command says it itself.
   std::string_view next{};
 };
@@ -45,7 +44,7 @@ std::span<const Command> commands();
 using OnProgress =
     std::function<void(std::string_view title, std::uint64_t done, std::uint64_t total)>;
 
-// Where a command's words go. People read `out`; with --json nothing but one object is printed
+// The streams of a command. People read `out`; with --json nothing but one object is printed
 // there. Progress and warnings go to `err`.
 struct Io {
   std::ostream& out;
@@ -75,22 +74,10 @@ struct Io {
 // Exit statuses of the command line; an Error's code is its exit status.
 inline constexpr int kDone = 0;
 
-Error stands_untold(const std::string& out);
-// What a command says of an output that has its name: where no memory is left for words, the error
-// says that the output stands.
-template <typename Words>
-auto tell_of(const std::string& out, const Words& words) -> decltype(words()) {
-  try {
-    return words();
-  } catch (const std::bad_alloc&) {
-    return stands_untold(out);
-  }
-}
-
-// What a command of the library takes, as `fp4moe help --json` prints it. Errors: command.unknown.
+// The options of a command, as `fp4moe help --json` prints them. Errors: command.unknown.
 Result<Json> option_facts(std::string_view command);
 
-// What the command line is told by the program that runs it.
+// The streams and terminal facts that the program gives the command line.
 struct Outlet {
   std::ostream& out;
   std::ostream& err;

@@ -25,7 +25,7 @@ struct Suggestion {
   bool beside_files = false;  // files may be typed there, too
 };
 
-// What may be typed at one place.
+// The words that may be typed at one position.
 struct CompletionPoint {
   std::string words{};                    // "bench layer"; empty: no command yet
   std::vector<Suggestion> suggestions{};  // subcommands, and choices of arguments

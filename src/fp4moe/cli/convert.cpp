@@ -50,7 +50,7 @@ struct ConvertOptions {
   bool resume = false, dry_run = false, experts_only = false;
 };
 
-// What --tp or --ep says: "8" is a group of eight, "3/8" its rank 3.
+// The value of --tp or --ep: "8" is a group of eight, "3/8" its rank 3.
 struct RankGroup {
   std::uint64_t size = 1;
   std::optional<std::uint64_t> rank{};
@@ -64,7 +64,7 @@ Result<RankGroup> parse_group(std::string_view option, const std::string& given)
       .expects("N, or R/N with R below N, e.g. 8 or 0/8", "'" + printable(given) + "'");
 }
 
-// The slices to convert: one, or every rank's of a group that nobody chose from.
+// The slices to convert: one, or every rank's of a group without a chosen rank.
 Result<std::vector<checkpoint::Slice>> parse_slices(const ConvertOptions& options) {
   Result<RankGroup> tp = parse_group("--tp", options.tp);
   if (!tp) return tp.why();
@@ -289,18 +289,16 @@ Result<Json> convert_slice(const ConvertOptions& options, const checkpoint::Chec
          .progress = [&progress](std::uint64_t bytes) { progress.add(bytes); }});
   }();
   if (!report) return report.why();
-  return tell_of(out, [&]() -> Result<Json> {
-    if (!io.json) print_report(io, *report, out);
-    json.update({{"out", out},
-                 {"files", report->files},
-                 {"resumed_files", report->resumed_files},
-                 {"damaged_files", report->damaged_files},
-                 {"linked_files", report->linked_files},
-                 {"losses", report->losses},
-                 {"warnings", report->warnings},
-                 {"seconds", report->seconds}});
-    return std::move(json);
-  });
+  if (!io.json) print_report(io, *report, out);
+  json.update({{"out", out},
+               {"files", report->files},
+               {"resumed_files", report->resumed_files},
+               {"damaged_files", report->damaged_files},
+               {"linked_files", report->linked_files},
+               {"losses", report->losses},
+               {"warnings", report->warnings},
+               {"seconds", report->seconds}});
+  return json;
 }
 
 // OUT/rank-3 of a group whose ranks are all converted; with --resume those that are there stay.
@@ -347,10 +345,8 @@ Result<int> run_convert(const ConvertOptions& options, const Io& io) {
       io.out << "nothing was written (--dry-run)\n";
     return kDone;
   }
-  return tell_of(options.out, [&]() -> Result<int> {
-    if (io.json) io.print(*json);
-    return kDone;
-  });
+  if (io.json) io.print(*json);
+  return kDone;
 }
 
 }  // namespace

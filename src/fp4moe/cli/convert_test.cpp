@@ -202,7 +202,7 @@ TEST_F(ConvertCommand, WritesEveryRankOfAGroup) {
             2 * (*parse_json(run({"verify", out_ + "/rank-1", "--json"}).out))["files"]
                     .get<std::uint64_t>());
   EXPECT_EQ(run({"unconvert", out_, "-o", folder_ / "back too"}).status, 0);
-  // What is there stays, what is missing is made.
+  // Existing folders stay, missing ones are created.
   fs::remove_all(out_ + "/rank-1");
   const Outcome again =
       convert({"-o", out_, "--layout", "as_loaded.mxfp4", "--tp", "2", "--resume"});

@@ -111,7 +111,7 @@ Result<std::size_t> compare(const tensor::Store& a, const tensor::Store& b) {
   return a.tensors().size();
 }
 
-// What a policy decides for the model on a device.
+// The decision of a policy for the model on a device.
 struct Decision {
   SelectionRequest question{};
   oracle::Record record{};
@@ -246,7 +246,7 @@ Result<Done> convert_step(Steps& steps, const Scratch& scratch, const DemoOption
               {"gb_per_s", speed},
               {"verified", true},
               {"tensors_restored", *equal}});
-  // What is laid out for this machine is run here.
+  // A layout of this machine's is also run here.
   if (device == "auto")
     if (Result<Done> step = run_step(steps, scratch / "converted", options, threads); !step)
       return step;

@@ -109,7 +109,7 @@ Result<Done> fill(DiffSide& side, const Computation* computation,
   return Done{};
 }
 
-// Where the two part: the first stage of the first differing token that is not the same.
+// The first stage that differs, of the first token that differs.
 Result<std::string> first_stage(const Computation& computation, const DiffSide& a,
                                 const DiffSide& b, std::size_t token) {
   const auto one_rank = [](const DiffSide& side) {
@@ -290,7 +290,7 @@ Result<std::vector<LayerDiff>> compare_files(const DiffOptions& options) {
   return result;
 }
 
-// Of a layer's codes and scales, for progress.
+// Bytes of a layer's codes and scales, for progress.
 std::uint64_t weight_bytes(const runtime::Model& model, std::size_t number) {
   const Result<runtime::LayerFacts> facts = model.facts(number);
   if (!facts) return 0;

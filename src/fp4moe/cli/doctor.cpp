@@ -1,8 +1,8 @@
 // fp4moe doctor
 //
-// What is compiled in, what the machine has, which kernels will run and why not the others, and
-// what is odd about the environment. Exit status: 0 unless the settings keep every other command
-// from starting; then their error's, which is 7 for an instruction set that cannot run.
+// Reports what is compiled in, what the machine has, which kernels will run and why not the others,
+// and what is odd about the environment. Exit status: 0 unless the settings keep every other
+// command from starting; then their error's, which is 7 for an instruction set that cannot run.
 #include <algorithm>
 #include <string>
 #include <vector>

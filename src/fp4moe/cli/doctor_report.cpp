@@ -12,6 +12,7 @@
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/kernels/cpu/block_codec_list.hpp"
 #include "fp4moe/kernels/cpu/ceiling_list.hpp"
+#include "fp4moe/kernels/cpu/elementwise_list.hpp"
 #include "fp4moe/kernels/cpu/gemm_list.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/moe/exchange/mpi.hpp"
@@ -48,7 +49,7 @@ BuildFacts build_facts() {
   return facts;
 }
 
-// What kernels may use here.
+// The CPU features that kernels may use here.
 struct Usable {
   Features present{}, allowed{};
 };
@@ -91,6 +92,7 @@ std::vector<KernelChoice> kernel_choices(const Usable& usable) {
     (kernel.operands == Operands::int8 ? int8 : bf16).push_back(kernel);
   return {choose("quantize and dequantize", block_codecs(), usable, false),
           choose("GEMMs of a layer", gemm_kernels(), usable, false),
+          choose("values between GEMMs", elementwise_kernels(), usable, false),
           choose("read memory", read_kernels(), usable, false),
           choose<CeilingKernel>("bench: int8 ceiling", int8, usable, true),
           choose<CeilingKernel>("bench: bf16 ceiling", bf16, usable, true)};
@@ -204,7 +206,7 @@ void add_readers(const platform::Environment& environment,
   }
 }
 
-// What the plug-in (python/fp4moe/vllm/plugin) was held against; by the beginning of a version.
+// The versions that the plug-in (python/fp4moe/vllm/plugin) was tested with, by their beginning.
 struct PluginRow {
   std::string_view version, state;
 };

@@ -1,4 +1,4 @@
-// What `doctor` knows, as a value: gathered once, then printed as text or as JSON.
+// The report of `doctor`, as a value: gathered once, then printed as text or as JSON.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -76,7 +76,7 @@ struct DoctorReport {
   std::optional<Error> problem{};  // settings with which every other command refuses to start
 };
 
-// Where the facts come from; tests put their own in.
+// The sources of the facts; tests put their own in.
 struct DoctorFrom {
   platform::DetectFrom detect{};
   std::vector<std::string> variable_names = platform::environment_names();

@@ -1,4 +1,4 @@
-// What every error id and every rule of lint means and what to do.
+// The meaning of every error id and every rule of lint, and what to do.
 #pragma once
 #include <vector>
 

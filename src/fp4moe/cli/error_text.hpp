@@ -1,4 +1,4 @@
-// An error as people read it: what, found, do.
+// An error as users read it: what, found, do.
 #pragma once
 #include <cstddef>
 #include <string>

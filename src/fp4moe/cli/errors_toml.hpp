@@ -13,7 +13,7 @@ struct ErrorRow {
 // All rows, an area's together.
 std::vector<ErrorRow> table_rows();
 
-// What the table says to do about an id, as plain text; empty: the table does not know it.
+// The table's remedy for an id, as plain text; empty: the table does not know it.
 std::string usual_remedy(std::string_view id);
 
 }  // namespace fp4moe::cli

@@ -171,7 +171,7 @@ Result<std::string> read_whole(const std::string& path) {
   return text;
 }
 
-// What was read, and what the message means; the answer follows.
+// Prints what was read, and what the message means; the answer follows.
 void print_log(const Io& io, const runtime::LogReading& log, const runtime::Answer& found) {
   const auto print = [&](const std::string& text) {
     io.out << wrapped(text, io.columns, 2) << "\n";
@@ -193,7 +193,7 @@ void print_log(const Io& io, const runtime::LogReading& log, const runtime::Answ
   io.out << "\n";
 }
 
-// What a log tells may be unknown here, its model above all; what its message means is not.
+// The facts of a log may be unknown here, its model above all; the meaning of its message is known.
 Error about_log(const runtime::LogReading& log, Error why) {
   if (!log.message) return why;
   const std::string means = fmt::format("the log's message [{}]: {} {}", log.message->row->id,

@@ -1,11 +1,16 @@
 // Commands that run out of memory or threads, or whose files change under them: each ends with a
 // documented status and leaves nothing behind.
 #include <atomic>
+#include <cstdlib>
 #include <filesystem>
+#include <ostream>
+#include <streambuf>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "support/command_line.hpp"
@@ -23,6 +28,53 @@ using fp4moe::testing::TemporaryFolder;
 using testing::has;
 using testing::Outcome;
 using testing::run;
+
+// Takes no memory, and lets a text be read that a child wrote.
+class SharedText final : public std::streambuf {
+ public:
+  SharedText()
+      : memory_(static_cast<char*>(
+            mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    setp(memory_, memory_ + kBytes - 1);
+  }
+  SharedText(const SharedText&) = delete;
+  SharedText& operator=(const SharedText&) = delete;
+  ~SharedText() override { munmap(memory_, kBytes); }
+  std::string text() const { return memory_; }
+
+ private:
+  static constexpr std::size_t kBytes = 1 << 16;
+  char* memory_;
+};
+
+// Whoever reads the words lets the process have no more memory once the output is there.
+class GreedyReader final : public std::streambuf {
+ public:
+  explicit GreedyReader(std::string out) : out_(std::move(out)) {}
+
+ private:
+  std::streamsize xsputn(const char*, std::streamsize size) override {
+    take();
+    return size;
+  }
+  int overflow(int c) override {
+    take();
+    return c;
+  }
+  void take() {
+    struct stat found {};
+    if (is_full_ || stat(out_.c_str(), &found) != 0) return;
+    is_full_ = true;
+    limit_memory(0);
+    // What the allocator keeps for later, by size; kept until the process ends.
+    for (std::size_t size = std::size_t{1} << 20; size > 0; size -= size > 1024 ? size / 2 : 8)
+      while (void* const memory = std::malloc(size)) kept_ = memory;
+  }
+
+  std::string out_;
+  void* volatile kept_ = nullptr;
+  bool is_full_ = false;
+};
 
 class HardKnocks : public ::testing::Test {
  protected:
@@ -83,6 +135,31 @@ TEST_F(HardKnocks, RanksOfThreadsRunOutOfMemoryInWords) {
 TEST_F(HardKnocks, EnginesRunOutOfMemoryInWords) {
   synth("256");
   expect_done_or_exhausted({"run", source_, "--tokens", "8", "--threads", "3", "--check"});
+}
+
+TEST_F(HardKnocks, AnOutputThatStandsIsToldOfWithoutAnyMemory) {
+  if (!has_own_memory()) GTEST_SKIP() << "a sanitizer needs all address space";
+  synth("256");
+  ASSERT_EQ(run({"synth", "--adapter-for", source_, "-o", folder_ / "adapter"}).status, 0);
+  const std::string out = folder_ / "out";
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"convert", source_, "--layout", "marlin.mxfp4"},
+           {"convert", source_, "--layout", "marlin.mxfp4", "--tp", "2"},
+           {"merge", source_, folder_ / "adapter"}}) {
+    SharedText told;
+    const int status = status_in_child([&] {
+      GreedyReader reader(out);
+      std::ostream to(&reader), err(&told);
+      std::vector<const char*> pointers{"fp4moe"};
+      for (const std::string& word : words) pointers.push_back(word.c_str());
+      pointers.insert(pointers.end(), {"-o", out.c_str(), "--threads", "1"});
+      return run_main(static_cast<int>(pointers.size()), pointers.data(), {.out = to, .err = err});
+    });
+    EXPECT_EQ(status, 6) << words[0] << ": " << told.text();
+    EXPECT_TRUE(has(told.text(), out)) << told.text();
+    EXPECT_TRUE(has(told.text(), "complete")) << words[0] << ": " << told.text();
+    fs::remove_all(out);
+  }
 }
 
 TEST_F(HardKnocks, MissingMemoryIsNoDamage) {

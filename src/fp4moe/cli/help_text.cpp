@@ -12,7 +12,7 @@
 namespace fp4moe::cli {
 namespace {
 
-constexpr std::size_t kDefaultColumns = 100, kLeastColumns = 40;
+constexpr std::size_t kDefaultColumns = 100, kMinColumns = 40;
 constexpr std::size_t kMaxSpelling = 26;  // a longer one has a line of its own
 
 // "--no-gated" for "--gated", where the set has both.
@@ -114,7 +114,7 @@ std::string usage_line(std::span<const OptionSet* const> sets) {
 }
 
 std::string help_text(std::span<const OptionSet* const> sets, std::size_t columns) {
-  columns = columns == 0 ? kDefaultColumns : std::max(columns, kLeastColumns);
+  columns = columns == 0 ? kDefaultColumns : std::max(columns, kMinColumns);
   const OptionSet& last = *sets.back();
   std::string out = wrapped(last.summary, columns) + "\n\nUsage: " + usage_line(sets) + "\n";
   if (!last.subcommands.empty()) print_commands(out, last, columns);

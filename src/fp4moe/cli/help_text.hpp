@@ -1,4 +1,4 @@
-// What --help prints: the options of a command under their headings, fitted to the terminal.
+// The text of --help: the options of a command under their headings, fitted to the terminal.
 #pragma once
 #include <cstddef>
 #include <span>

@@ -290,7 +290,7 @@ Result<int> inspect(const InspectOptions& options, const Io& io) {
   const auto store = Store::open(options.path);
   if (!store) return store.why();
   const Survey found = checkpoint::survey(*store);
-  // What the system refused is no problem of the checkpoint.
+  // A refusal of the operating system is no problem of the checkpoint.
   for (const Error& problem : found.problems)
     if (problem.code == ErrorCode::exhausted || problem.code == ErrorCode::failed) return problem;
   const Summary summary = summarize(*store, found);

@@ -1,4 +1,4 @@
-// Where the elements of one matrix go in a layout, as data.
+// The offsets of one matrix's elements in a layout, as data.
 #pragma once
 #include <cstdint>
 #include <string>

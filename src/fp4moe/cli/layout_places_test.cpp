@@ -31,9 +31,9 @@ TEST(LayoutPlaces, EveryElementHasAPlaceOfItsOwn) {
         for (std::size_t row = 0; row < rows; ++row)
           for (std::size_t col = 0; col < cols; ++col) seen.insert(offset_of(part, row, col));
         EXPECT_EQ(seen.size(), rows * cols) << layout.id << " " << name;
-        const std::uint64_t slots =
+        const std::uint64_t offsets =
             part["bytes"].get<std::uint64_t>() * (part["element"].string() == "nibble" ? 2 : 1);
-        EXPECT_LT(*seen.rbegin(), slots) << layout.id << " " << name;
+        EXPECT_LT(*seen.rbegin(), offsets) << layout.id << " " << name;
       }
     }
 }

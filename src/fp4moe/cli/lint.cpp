@@ -200,7 +200,7 @@ LintReport lint_with_progress(const std::string& path, const LintOptions& option
 Result<int> run_lint(const LintOptions& options, const Io& io) {
   const auto policies = parse_policies(options);
   if (!policies) return policies.why();
-  // What is there and cannot be opened is a finding; a path that is not there is a mistake.
+  // A path that exists but cannot be opened is a finding; a path that does not exist is an error.
   std::error_code code;
   if (!std::filesystem::exists(options.path, code))
     return system_error("file.open", "cannot open", code ? code.value() : ENOENT).in(options.path);

@@ -1,4 +1,4 @@
-// What the program knows by name, for shells to complete.
+// The names that the program knows, for shells to complete.
 #pragma once
 #include <string>
 #include <string_view>

@@ -73,7 +73,7 @@ Request request_for(const platform::Device& device, const Policy& policy,
   return request;
 }
 
-// Switches that kernels ask for and that are off unless somebody sets them.
+// Switches that kernels ask for and that are off by default.
 std::vector<platform::Variable> switches_of(const Policy& policy) {
   std::vector<platform::Variable> found;
   for (const platform::VariableRow& row : platform::variables()) {
@@ -303,7 +303,7 @@ Json to_json(const Policy& policy, oracle::Mode mode,
           {"kernels", std::move(kernels)}};
 }
 
-// What a word means for each format and entry.
+// The policies of a word for each format and entry.
 Result<std::vector<const Policy*>> policies_of_release(const std::string& word,
                                                        const std::string& format) {
   std::vector<const Policy*> chosen;

@@ -138,10 +138,8 @@ Result<int> run_merge(const MergeOptions& given, const Io& io) {
     return checkpoint::merge(*source, *adapter, given.out, options);
   }();
   if (!report) return report.why();
-  return tell_of(given.out, [&]() -> Result<int> {
-    print(io, *report, given);
-    return kDone;
-  });
+  print(io, *report, given);
+  return kDone;
 }
 
 }  // namespace

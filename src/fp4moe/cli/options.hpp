@@ -1,4 +1,4 @@
-// What a command takes, as data. The parser, --help, shell completion, docs/commands.md and
+// The options of a command, as data. The parser, --help, shell completion, docs/commands.md and
 // Python's keywords are all made from it.
 #pragma once
 #include <cstdint>
@@ -14,11 +14,11 @@
 
 namespace fp4moe::cli {
 
-// Where the value goes. The pointer's type is the type of the value; a bool is a flag.
+// The destination of the value. The pointer's type is the type of the value; a bool is a flag.
 using Target = std::variant<bool*, std::string*, std::uint64_t*, std::optional<std::uint64_t>*,
                             std::optional<double>*, std::vector<std::string>*>;
 
-// What a text stands for. Programs that give values need it; the parser does not.
+// The kind of a text value. Programs that give values need it; the parser does not.
 enum class Form : std::uint8_t {
   word,     // a name
   path,     // of a file or folder

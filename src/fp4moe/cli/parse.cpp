@@ -155,7 +155,7 @@ class Parser {
     return Error(done.why()).try_this(see_help());
   }
 
-  // What is given replaces a list's default.
+  // Given values replace a list's default.
   void see(const Option& option) {
     const bool is_first = seen_.insert(&option).second;
     if (auto* const* list = std::get_if<std::vector<std::string>*>(&option.target);

@@ -66,13 +66,13 @@ std::string split_text(const Plan& result) {
   if (split.ranks == 1) return "one rank";
   if (split.parallel.use_ep)
     return fmt::format("{} ranks, whole experts: {} each", split.ranks,
-                       split.max_experts == split.experts_least
+                       split.max_experts == split.min_experts
                            ? std::to_string(split.max_experts)
-                           : fmt::format("{} or {}", split.max_experts, split.experts_least));
-  std::string parts = std::to_string(split.most);
-  if (split.least != split.most)
-    parts +=
-        split.least == 0 ? ", the last without any" : fmt::format(", the last {}", split.least);
+                           : fmt::format("{} or {}", split.max_experts, split.min_experts));
+  std::string parts = std::to_string(split.max_intermediate);
+  if (split.min_intermediate != split.max_intermediate)
+    parts += split.min_intermediate == 0 ? ", the last without any"
+                                         : fmt::format(", the last {}", split.min_intermediate);
   return fmt::format("{} ranks, every expert in parts of {}", split.ranks, parts);
 }
 

@@ -26,7 +26,7 @@ class Program {
   Result<std::optional<std::string>> parse(std::span<const char* const> words,
                                            std::size_t columns = 0) const;
 
-  // What the command line said.
+  // The options that the command line gave.
   bool wants_json() const { return json_; }
   const Command& chosen() const { return *chosen_; }
   const Run& run() const { return run_; }

@@ -57,7 +57,7 @@ std::string progress_line(const ProgressState& state, std::size_t columns) {
     return fmt::format("[{}{}] ", std::string(filled, '='), std::string(width - filled, ' '));
   };
   constexpr std::size_t kWidest = 30, kNarrowest = 8, kFrame = 3;
-  // What says least goes first: the rate, the bytes, the time, the bar.
+  // The least important part is dropped first: the rate, the bytes, the time, the bar.
   for (const std::string& tail :
        {percent + bytes + rate + left, percent + bytes + left, percent + left, percent}) {
     const std::size_t used = state.title.size() + 1 + tail.size() + kFrame;

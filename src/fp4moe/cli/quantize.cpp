@@ -165,10 +165,8 @@ Result<int> run_quantize(const QuantizeOptions& given, const Io& io) {
     return checkpoint::quantize(*source, given.out, *options);
   }();
   if (!report) return report.why();
-  return tell_of(given.out, [&]() -> Result<int> {
-    print(io, *report, given.out);
-    return kDone;
-  });
+  print(io, *report, given.out);
+  return kDone;
 }
 
 }  // namespace

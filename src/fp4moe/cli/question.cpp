@@ -29,7 +29,7 @@ std::vector<std::string> variables_to_set() {
   return result;
 }
 
-// Of "silu, gelu".
+// The words of "silu, gelu".
 std::vector<std::string> words_in(std::string_view text) {
   std::vector<std::string> result;
   for (const std::string_view part : split(text, ',')) {

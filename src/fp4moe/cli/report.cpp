@@ -46,7 +46,7 @@ struct ReportOptions {
   bool bench = false, force = false;
 };
 
-// What can no longer be answered by going on: a wish to stop, memory, a full disk.
+// Errors after which going on is useless: an interrupt, memory, a full disk.
 bool ends_report(const Error& why) {
   return why.code == ErrorCode::interrupted || why.code == ErrorCode::exhausted;
 }
@@ -106,7 +106,7 @@ void add_words(Words& to, std::string_view option, const std::string& value) {
   to.push_back(value);
 }
 
-// What plan and explain call the model: a converted folder has its configuration beside it.
+// The model's path for plan and explain: a converted folder has its configuration beside it.
 std::string model_of(const ReportOptions& options, bool is_converted) {
   return is_converted ? options.path + "/config.json" : options.path;
 }
@@ -270,7 +270,7 @@ Result<int> run_report(ReportOptions options, const Io& io) {
   Result<Json> records = read_records(options);
   if (!records) return records.why();
   const InterruptGuard guard;
-  // What cannot be opened at all has no report.
+  // A path that cannot be opened at all has no report.
   if (const auto store = tensor::Store::open(options.path); !store) return store.why();
   const Result<Json> facts = gather(options, *std::move(records), io);
   if (!facts) return facts.why();

@@ -129,7 +129,7 @@ TEST(Report, DrawsRecordsOfPeersAndRefusesOtherFiles) {
   EXPECT_FALSE(std::filesystem::exists(folder / "s.html"));
 }
 
-// Files of peers are somebody else's: what they hold is shown as text, or refused.
+// Files of peers are not trusted: their content is shown as text, or refused.
 TEST(Report, DrawsRecordsOfAnyContent) {
   const TemporaryFolder folder;
   const std::string model = make(folder / "m"), page = folder / "r.html";

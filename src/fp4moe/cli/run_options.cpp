@@ -134,10 +134,10 @@ Result<RunArgs> parse_specification(std::string_view text) {
     }
     const std::string_view name = part.substr(0, equals), value = part.substr(equals + 1);
     if (name == "batch" || name == "threads") {
-      const std::uint64_t most = name == "batch" ? kMaxTokens : platform::kMaxThreads;
+      const std::uint64_t max = name == "batch" ? kMaxTokens : platform::kMaxThreads;
       const auto count = parse_count(value);
-      if (!count || *count == 0 || *count > most)
-        return wrong_option(name, fmt::format("a whole number from 1 to {}", most), value);
+      if (!count || *count == 0 || *count > max)
+        return wrong_option(name, fmt::format("a whole number from 1 to {}", max), value);
       (name == "batch" ? words.batch : words.threads) = *count;
       continue;
     }

@@ -35,7 +35,7 @@ Result<RunArgs> parse_specification(std::string_view text);
 Result<std::vector<std::size_t>> choose_layers(const runtime::Model& model,
                                                const std::string& which);
 
-// What the GEMMs read activations as: bf16 where they are not quantized.
+// The type that the GEMMs read activations as: bf16 if they are not quantized.
 std::string activations_of(const runtime::LayerRun& run);
 
 Json to_json(const runtime::LayerRun& run);

@@ -25,7 +25,7 @@ int print_error(const Error& why, std::string_view command, const Io& io) {
   return static_cast<int>(why.code);
 }
 
-// Of a command line that was not understood: whether an object is wanted beside the words.
+// True if a command line that was not understood asks for a JSON object, too.
 bool asks_for_json(std::span<const char* const> words) {
   return std::ranges::any_of(words, [](std::string_view word) { return word == "--json"; });
 }
@@ -48,11 +48,15 @@ bool is_dry_run(const OptionSet& set) {
   });
 }
 
-void print_next(const Command& command, const OptionSet& set, const Io& io) {
+std::string given_out(const OptionSet& set) {
+  return given_text(
+      set, [](const Option& option) { return option.name() == "out"; }, "");
+}
+
+void print_next(const Command& command, const OptionSet& set, const std::string& out,
+                const Io& io) {
   if (io.json || command.next.empty()) return;
   const auto is_path = [](const Option& option) { return option.is_positional(); };
-  const auto is_out = [](const Option& option) { return option.name() == "out"; };
-  const std::string out = given_text(set, is_out, "");
   if (out.empty() && command.next.find("{OUT}") != std::string_view::npos) {
     io.out << "Next: the same with -o OUT\n";  // nothing was written
     return;
@@ -90,11 +94,13 @@ int run_words(std::span<const char* const> words, Io io, RunCommand run) {
     return kDone;
   }
   io.json = program.wants_json();
-  const Result<int> status = run(program.chosen(), program.run(), io);
+  const OptionSet& set = *program.options().find(program.chosen().name);
+  const std::string out = given_out(set);
+  const Result<int> status = run(program.chosen(), program.run(), io, out);
   if (!status) return print_error(status.why(), program.chosen().name, io);
   if (*status == kDone) {
     try {
-      print_next(program.chosen(), *program.options().find(program.chosen().name), io);
+      print_next(program.chosen(), set, out, io);
     } catch (const std::bad_alloc&) {  // the work is done, and advice may be left out
     }
   }

@@ -44,25 +44,23 @@ Result<int> run_adapter(const SynthOptions& given, const Io& io) {
   const Result<checkpoint::SynthAdapterReport> report =
       checkpoint::synth_adapter(checkpoint::adapter_targets(*model), options, given.out);
   if (!report) return report.why();
-  return tell_of(given.out, [&]() -> Result<int> {
-    if (io.json) {
-      io.print({{"command", "synth"},
-                {"out", given.out},
-                {"adapter_for", given.adapter_for},
-                {"form", name(options.form)},
-                {"rank", options.rank},
-                {"layers", report->layers},
-                {"tensors", report->tensors},
-                {"bytes", report->bytes},
-                {"seed", options.seed}});
-      return kDone;
-    }
-    io.out << fmt::format("{}: LoRA adapter of rank {} for {}, {} ({}), {}\n", given.out,
-                          options.rank, counted(report->layers, "MoE layer"),
-                          counted(report->tensors, "tensor"), name(options.form),
-                          human_bytes(report->bytes));
+  if (io.json) {
+    io.print({{"command", "synth"},
+              {"out", given.out},
+              {"adapter_for", given.adapter_for},
+              {"form", name(options.form)},
+              {"rank", options.rank},
+              {"layers", report->layers},
+              {"tensors", report->tensors},
+              {"bytes", report->bytes},
+              {"seed", options.seed}});
     return kDone;
-  });
+  }
+  io.out << fmt::format("{}: LoRA adapter of rank {} for {}, {} ({}), {}\n", given.out,
+                        options.rank, counted(report->layers, "MoE layer"),
+                        counted(report->tensors, "tensor"), name(options.form),
+                        human_bytes(report->bytes));
+  return kDone;
 }
 
 Result<checkpoint::SynthOptions> resolve(const SynthOptions& given, const Io& io) {
@@ -106,32 +104,30 @@ Result<int> run_synth(const SynthOptions& given, const Io& io) {
     return checkpoint::synth(*options, given.out);
   }();
   if (!report) return report.why();
-  return tell_of(given.out, [&]() -> Result<int> {
-    if (io.json) {
-      io.print({{"command", "synth"},
-                {"out", given.out},
-                {"model", report->model},
-                {"dialect", report->dialect},
-                {"format", options->unquantized ? "bf16" : std::string(name(report->format))},
-                {"layers", report->layers},
-                {"experts", report->shape.experts},
-                {"hidden", report->shape.hidden},
-                {"intermediate", report->shape.intermediate},
-                {"seed", options->seed},
-                {"defect", options->defect},
-                {"bytes", report->bytes},
-                {"shards", report->shards},
-                {"seconds", report->seconds}});
-      return kDone;
-    }
-    io.out << fmt::format("{}: {} {}, {} of {}, hidden {}, intermediate {}\n", given.out,
-                          report->model, report->dialect, counted(report->layers, "MoE layer"),
-                          counted(report->shape.experts, "expert"), report->shape.hidden,
-                          report->shape.intermediate);
-    io.out << fmt::format("{} in {}, {:.2f} s\n", human_bytes(report->bytes),
-                          counted(report->shards, "file"), report->seconds);
+  if (io.json) {
+    io.print({{"command", "synth"},
+              {"out", given.out},
+              {"model", report->model},
+              {"dialect", report->dialect},
+              {"format", options->unquantized ? "bf16" : std::string(name(report->format))},
+              {"layers", report->layers},
+              {"experts", report->shape.experts},
+              {"hidden", report->shape.hidden},
+              {"intermediate", report->shape.intermediate},
+              {"seed", options->seed},
+              {"defect", options->defect},
+              {"bytes", report->bytes},
+              {"shards", report->shards},
+              {"seconds", report->seconds}});
     return kDone;
-  });
+  }
+  io.out << fmt::format("{}: {} {}, {} of {}, hidden {}, intermediate {}\n", given.out,
+                        report->model, report->dialect, counted(report->layers, "MoE layer"),
+                        counted(report->shape.experts, "expert"), report->shape.hidden,
+                        report->shape.intermediate);
+  io.out << fmt::format("{} in {}, {:.2f} s\n", human_bytes(report->bytes),
+                        counted(report->shards, "file"), report->seconds);
+  return kDone;
 }
 
 std::vector<std::string> adapter_forms() {

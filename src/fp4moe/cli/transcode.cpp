@@ -126,10 +126,8 @@ Result<int> run_transcode(const TranscodeOptions& options, const Io& io) {
          .progress = [&progress](std::uint64_t bytes) { progress.add(bytes); }});
   }();
   if (!report) return report.why();
-  return tell_of(options.out, [&]() -> Result<int> {
-    print(io, *report, options);
-    return kDone;
-  });
+  print(io, *report, options);
+  return kDone;
 }
 
 }  // namespace

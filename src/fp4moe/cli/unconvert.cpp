@@ -47,28 +47,26 @@ Result<int> run_unconvert(const UnconvertOptions& given, const Io& io) {
          .progress = [&progress](std::uint64_t bytes) { progress.add(bytes); }});
   }();
   if (!report) return report.why();
-  return tell_of(options.out, [&]() -> Result<int> {
-    if (io.json) {
-      io.print({{"command", "unconvert"},
-                {"out", options.out},
-                {"dialect", report->dialect},
-                {"layers", report->layers},
-                {"experts", report->experts},
-                {"bytes", report->bytes},
-                {"files", report->files},
-                {"exact", report->is_exact},
-                {"losses", report->losses},
-                {"seconds", report->seconds}});
-      return kDone;
-    }
-    for (const std::string& loss : report->losses) io.out << fmt::format("lost: {}\n", loss);
-    io.out << fmt::format(
-        "{}: {}, {}, {}, {} in {}, {:.2f} s; {}\n", options.out, report->dialect,
-        counted(report->layers, "MoE layer"), experts_text(report->experts, report->layers),
-        human_bytes(report->bytes), counted(report->files, "file"), report->seconds,
-        report->is_exact ? "every weight is what it was" : "not the weights that were converted");
+  if (io.json) {
+    io.print({{"command", "unconvert"},
+              {"out", options.out},
+              {"dialect", report->dialect},
+              {"layers", report->layers},
+              {"experts", report->experts},
+              {"bytes", report->bytes},
+              {"files", report->files},
+              {"exact", report->is_exact},
+              {"losses", report->losses},
+              {"seconds", report->seconds}});
     return kDone;
-  });
+  }
+  for (const std::string& loss : report->losses) io.out << fmt::format("lost: {}\n", loss);
+  io.out << fmt::format(
+      "{}: {}, {}, {}, {} in {}, {:.2f} s; {}\n", options.out, report->dialect,
+      counted(report->layers, "MoE layer"), experts_text(report->experts, report->layers),
+      human_bytes(report->bytes), counted(report->files, "file"), report->seconds,
+      report->is_exact ? "every weight is what it was" : "not the weights that were converted");
+  return kDone;
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ Result<convert::VerifyReport> verify_one(const VerifyOptions& options, const std
              .progress = [&progress](std::uint64_t bytes) { progress.add(bytes); }});
 }
 
-// Of all ranks together.
+// Adds a rank's report to that of all ranks.
 void add(convert::VerifyReport& all, convert::VerifyReport rank) {
   all.layout = rank.layout, all.generation = rank.generation, all.backend = rank.backend;
   all.layers = rank.layers, all.deep = rank.deep;

@@ -41,7 +41,7 @@ struct BlockShape {
   }
 };
 
-// Whether `scales` and `codes` have room for exactly the blocks of `values` values in rows of
+// Checks that `scales` and `codes` hold exactly the blocks of `values` values in rows of
 // `columns`.
 Result<Done> check_rows(BlockShape shape, Rows<const float> rows,
                         std::span<const std::uint8_t> scales, std::span<const std::uint8_t> codes);

@@ -41,11 +41,11 @@ float llama_cpp_amax(std::span<const float> x) {
 std::uint8_t llama_cpp_code(float x, std::uint8_t scale) {
   const float half_scale = power_of_two(scale - E8m0::kBias - 1);
   std::uint8_t best = 0;
-  float least = std::numeric_limits<float>::quiet_NaN();
+  float min = std::numeric_limits<float>::quiet_NaN();
   for (std::uint8_t code = 0; code < 16; ++code) {
     const float error = std::fabs(2.0f * E2m1::decode(code) * half_scale - x);
-    if (code == 0 || error < least) {
-      least = error;
+    if (code == 0 || error < min) {
+      min = error;
       best = code;
     }
   }

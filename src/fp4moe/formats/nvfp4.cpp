@@ -12,7 +12,7 @@
 namespace fp4moe::formats {
 namespace {
 
-// What a block's values are multiplied by. With a scale of 0 they all become zeros.
+// The factor of a block's values. With a scale of 0 they all become zeros.
 float factor(Nvfp4Quantizer how, std::uint8_t scale) {
   const float value = E4m3fn::decode(scale);
   if (value == 0.0f) return 0.0f;

@@ -7,7 +7,7 @@
 
 namespace fp4moe::formats {
 
-// Of E4M3 scales only the positive ones count; of E8M0 scales all do.
+// For E4M3 only positive scales count; for E8M0 all do.
 struct ScaleExtremes {
   std::uint8_t largest = 0, smallest = 255;  // 0 and 255: there are none
   bool has_negative = false;

@@ -1,4 +1,4 @@
-// What the small floating-point formats share: a sign, an exponent field of width e with a bias, a
+// Shared by the small floating-point formats: a sign, an exponent field of width e with a bias, a
 // mantissa field of width m, and gradual underflow.
 //
 //   code   s e...e m...m      value = (-1)^s * 2^(E - bias) * (1 + M / 2^m)    for E > 0

@@ -153,7 +153,7 @@ std::string order_words(const Layout& layout) {
   std::string text =
       order.as_loaded    ? std::string("rows of w13 keep the checkpoint's order")
       : order.block == 0 ? fmt::format("w13: all {} rows, then all {} rows", first, second)
-      : order.block == 1 ? fmt::format("w13: {} and {} rows take turns", first, second)
+      : order.block == 1 ? fmt::format("w13: {} and {} rows are interleaved", first, second)
                          : fmt::format("w13: {} {} rows, then the {} rows that belong to them",
                                        order.block, first, second);
   if (layout.shuffles_rows)

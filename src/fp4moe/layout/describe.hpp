@@ -11,7 +11,7 @@ namespace fp4moe::layout {
 // numbers.
 std::string formula(const Map& map);
 
-// What the first bytes of the storage hold, a line of them at a time: "row:column", for codes the
+// The first bytes of the storage, a line at a time: "row:column", for codes the
 // low nibble first. Bits of scattered codes are drawn below.
 std::string drawing(const Map& map);
 

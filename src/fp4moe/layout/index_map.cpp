@@ -23,7 +23,7 @@ Error too_large(const Map& map) {
       .try_this("see that the sizes are those of one expert");
 }
 
-// The word of scattered bits that a offset lies in.
+// The word of scattered bits that an offset lies in.
 std::uint32_t word_at(std::span<const std::byte> storage, std::uint64_t offset) {
   std::uint32_t word = 0;
   for (unsigned byte = 0; byte < 4; ++byte)
@@ -35,18 +35,17 @@ std::uint32_t word_at(std::span<const std::byte> storage, std::uint64_t offset) 
 
 Result<IndexMap> IndexMap::bind(const Map& map, Extent logical, Extent stretched) {
   const std::string_view cols = map.element == Element::nibble ? "columns (codes)" : "columns";
-  const Extent least{std::max(logical.rows, stretched.rows),
-                     std::max(logical.cols, stretched.cols)};
-  if (logical.rows == 0 || least.rows % map.need_rows != 0)
-    return refuse(map, "rows", least.rows, map.need_rows);
-  if (logical.cols == 0 || least.cols % map.need_cols != 0)
-    return refuse(map, cols, least.cols, map.need_cols);
-  if (least.rows > kMax || least.cols > kMax) return too_large(map);
+  const Extent min{std::max(logical.rows, stretched.rows), std::max(logical.cols, stretched.cols)};
+  if (logical.rows == 0 || min.rows % map.need_rows != 0)
+    return refuse(map, "rows", min.rows, map.need_rows);
+  if (logical.cols == 0 || min.cols % map.need_cols != 0)
+    return refuse(map, cols, min.cols, map.need_cols);
+  if (min.rows > kMax || min.cols > kMax) return too_large(map);
 
   IndexMap bound;
   bound.map_ = map;
   bound.logical_ = logical;
-  bound.padded_ = {round_up(least.rows, map.pad_rows), round_up(least.cols, map.pad_cols)};
+  bound.padded_ = {round_up(min.rows, map.pad_rows), round_up(min.cols, map.pad_cols)};
   const std::uint64_t factors[] = {bound.padded_.rows, bound.padded_.cols,
                                    map.of == 0 ? 1 : map.record};
   const std::optional<std::uint64_t> offsets = checked_product(factors);

@@ -93,13 +93,13 @@ class IndexMap {
   std::uint64_t stride(const Digit& digit) const {
     return digit.fixed + digit.by_cols * padded_.cols + digit.by_rows * padded_.rows;
   }
-  // Slots add up: offset(r, c) = begin + row_part(r) + col_part(c).
+  // Offsets add up: offset(r, c) = begin + row_part(r) + col_part(c).
   std::uint64_t row_part(std::uint64_t row) const { return part(Axis::row, row); }
   std::uint64_t col_part(std::uint64_t col) const { return part(Axis::col, col); }
   // `at` may lie in the padding.
   std::uint64_t offset(Coord at) const { return map_.begin + row_part(at.row) + col_part(at.col); }
 
-  // The element in a offset of `storage`, which has bytes() bytes.
+  // The element at an offset of `storage`, which has bytes() bytes.
   std::uint8_t get(std::span<const std::byte> storage, std::uint64_t offset) const;
   void set(std::span<std::byte> storage, std::uint64_t offset, std::uint8_t value) const;
 

@@ -1,4 +1,4 @@
-// What every map must do, whatever its digits are. Tests call this for each map and size.
+// Laws of every map, whatever its digits are. Tests call this for each map and size.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -42,7 +42,7 @@ inline std::string broken_places(const IndexMap& map) {
   return {};
 }
 
-// What is set is what is got, and nothing else changes: neither neighbours nor padding.
+// A value that is set is read back, and nothing else changes: neither neighbours nor padding.
 inline std::string broken_storage(const IndexMap& map, std::byte before) {
   const unsigned mask = map.map().element == Element::nibble ? 15 : 255;
   const std::vector<std::byte> untouched(map.bytes(), before);

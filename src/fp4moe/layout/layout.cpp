@@ -18,8 +18,8 @@ std::uint64_t w13_row(const Layout& layout, Sizes real, Sizes padded, bool is_in
   std::uint64_t block = order.as_loaded && is_interleaved ? 1 : order.block;
   if (block == 0) block = padded.intermediate;
   if (layout.pads_at_end && padded.intermediate != real.intermediate) {
-    // The halves lie together, then the padding; where halves take turns, turns begin at the middle
-    // of all rows, wherever that falls.
+    // The halves lie together, then the padding; if halves are interleaved, the second begins at
+    // the middle of all rows, wherever that falls.
     const std::uint64_t row = (second ? real.intermediate : 0) + i;
     return block == 1 ? row % padded.intermediate * 2 + row / padded.intermediate : row;
   }

@@ -16,10 +16,10 @@ namespace fp4moe::layout {
 
 using formats::WeightFormat;
 
-// Where gate row i and up row i of w13 go, before `shuffles_rows`:
+// The rows of w13 for gate row i and up row i, before `shuffles_rows`:
 //   row = (i / block) * 2 * block + (is second) * block + i % block
-// Blocks of one row take turns; a block of 0 is the whole (padded) half. As loaded: in the
-// checkpoint's own order, turns or halves. Layers without a gate keep their rows.
+// Blocks of one row are interleaved; a block of 0 is the whole (padded) half. As loaded: in the
+// checkpoint's own order, interleaved or halves. Layers without a gate keep their rows.
 struct W13Order {
   bool as_loaded = false;
   std::uint32_t block = 0;

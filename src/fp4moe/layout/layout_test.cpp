@@ -18,35 +18,35 @@ std::vector<std::uint64_t> rows(const Layout& layout, Sizes real, Sizes padded,
   return places;
 }
 
-using Places = std::vector<std::uint64_t>;
+using Offsets = std::vector<std::uint64_t>;
 
 TEST(W13Rows, HalvesBeginWhereThePaddedHalfEnds) {
-  EXPECT_EQ(rows({}, {8, 3}, {8, 4}), (Places{0, 1, 2, 4, 5, 6}));
-  EXPECT_EQ(rows({.order = {.up_first = true}}, {8, 3}, {8, 4}), (Places{4, 5, 6, 0, 1, 2}));
+  EXPECT_EQ(rows({}, {8, 3}, {8, 4}), (Offsets{0, 1, 2, 4, 5, 6}));
+  EXPECT_EQ(rows({.order = {.up_first = true}}, {8, 3}, {8, 4}), (Offsets{4, 5, 6, 0, 1, 2}));
 }
 
 TEST(W13Rows, BlocksTakeTurns) {
-  EXPECT_EQ(rows({.order = {.block = 1}}, {8, 3}, {8, 4}), (Places{0, 2, 4, 1, 3, 5}));
+  EXPECT_EQ(rows({.order = {.block = 1}}, {8, 3}, {8, 4}), (Offsets{0, 2, 4, 1, 3, 5}));
   EXPECT_EQ(rows({.order = {.block = 1, .up_first = true}}, {8, 3}, {8, 3}),
-            (Places{1, 3, 5, 0, 2, 4}));
-  EXPECT_EQ(rows({.order = {.block = 2}}, {8, 4}, {8, 4}), (Places{0, 1, 4, 5, 2, 3, 6, 7}));
+            (Offsets{1, 3, 5, 0, 2, 4}));
+  EXPECT_EQ(rows({.order = {.block = 2}}, {8, 4}, {8, 4}), (Offsets{0, 1, 4, 5, 2, 3, 6, 7}));
 }
 
 TEST(W13Rows, AsLoadedIsTheCheckpointsOwnOrder) {
   const Layout layout{.order = {.as_loaded = true}};
-  EXPECT_EQ(rows(layout, {8, 3}, {8, 4}, true), (Places{0, 2, 4, 1, 3, 5}));
-  EXPECT_EQ(rows(layout, {8, 3}, {8, 4}, false), (Places{0, 1, 2, 4, 5, 6}));
+  EXPECT_EQ(rows(layout, {8, 3}, {8, 4}, true), (Offsets{0, 2, 4, 1, 3, 5}));
+  EXPECT_EQ(rows(layout, {8, 3}, {8, 4}, false), (Offsets{0, 1, 2, 4, 5, 6}));
 }
 
-// Both halves lie together, and what follows them is padding: with turns, the halves of all rows
+// Both halves lie together, and what follows them is padding: interleaved, the halves of all rows
 // are taken, wherever gate and up meet. Nothing changes where nothing is padded.
 TEST(W13Rows, PaddingAtTheEndPairsOtherRows) {
   Layout layout{.order = {.block = 1, .up_first = true}, .pads_at_end = true};
   // ups 0 1 2, gates 3 4 5, padding 6 7; the first half of 8 rows takes even places.
-  EXPECT_EQ(rows(layout, {8, 3}, {8, 4}), (Places{6, 1, 3, 0, 2, 4}));
-  EXPECT_EQ(rows(layout, {8, 3}, {8, 3}), (Places{1, 3, 5, 0, 2, 4}));
+  EXPECT_EQ(rows(layout, {8, 3}, {8, 4}), (Offsets{6, 1, 3, 0, 2, 4}));
+  EXPECT_EQ(rows(layout, {8, 3}, {8, 3}), (Offsets{1, 3, 5, 0, 2, 4}));
   layout.order.block = 0;
-  EXPECT_EQ(rows(layout, {8, 3}, {8, 4}), (Places{3, 4, 5, 0, 1, 2}));
+  EXPECT_EQ(rows(layout, {8, 3}, {8, 4}), (Offsets{3, 4, 5, 0, 1, 2}));
 }
 
 TEST(W13Rows, NoTwoRowsShareAPlace) {

@@ -1,4 +1,4 @@
-// What becomes of scale bytes, biases and scalars on the way into a layout: functions of its row.
+// Transforms of scale bytes, biases and scalars on the way into a layout: functions of its row.
 // Those of one family stand in backends/<family>/transforms.cpp, those that several share are here.
 // Scalars are float32, each operation rounded once, in the order written.
 #pragma once
@@ -42,7 +42,7 @@ struct BiasTransform {
   std::uint64_t multiple = 1;  // of rows
 };
 
-// Of one expert; gate's are absent where there is no gate.
+// Scalars of one expert; gate's are absent if there is no gate.
 struct ExpertScalars {
   float gate_global = 1, up_global = 1, down_global = 1;
   std::optional<float> gate_input{}, up_input{}, down_input{};
@@ -87,7 +87,7 @@ extern const ScalarTransform kGlobalScales;
 // Alphas with input scales: the larger of gate's and up's, for each expert, or one for all.
 extern const ScalarTransform kAlphasPerExpert, kAlphasShared;
 
-// What the families' own are made of.
+// Helpers for the families' own transforms.
 ScalarTensor scalar_row(std::string_view name, std::uint64_t experts,
                         tensor::DType type = tensor::DType::f32);
 ScalarTensor scalar_pairs(std::string_view name, bool gated, std::uint64_t experts);

@@ -1,8 +1,8 @@
-// Where the bits of FP4 codes go when a kernel wants them scattered over a 32-bit word, so that
+// The positions of FP4 codes' bits when a kernel wants them scattered over a 32-bit word, so that
 // shifts and a mask make BF16 numbers of them. A word holds eight codes: four registers (0..3) for
 // the even element in its low half, the same for the odd one in its high half.
 //
-// Slots of such a map count 8 * word + 4 * half + register.
+// Offsets of such a map count 8 * word + 4 * half + register.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -38,7 +38,7 @@ struct WordCode {
     return (offset / 4 * 16 + bits[offset % 4][b]) % 32;
   }
 
-  // What a code adds to its word, by XOR; `offset` is 4 * half + register.
+  // The bits that a code adds to its word, by XOR; `offset` is 4 * half + register.
   constexpr std::uint32_t spread(unsigned offset, std::uint8_t code) const {
     std::uint32_t own = 0;
     for (unsigned b = 0; b < 4; ++b) own |= ((code >> b) & std::uint32_t{1}) << place(offset, b);

@@ -1,4 +1,4 @@
-// Which experts are here, in the forms kernels ask for, and copies of busy experts (EPLB). Which
+// The experts of this rank, in the forms kernels ask for, and copies of busy experts (EPLB). Which
 // rank owns an expert is said once, by checkpoint::local_experts.
 #pragma once
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace fp4moe::moe {
 
-// [experts]: the expert's number on this rank, or -1. (Kernels are given none when there is one
-// rank.) Errors: those of checkpoint::local_experts, expert_map.experts.
+// [experts]: the expert's number on this rank, or -1. (With one rank, kernels get none.) Errors:
+// those of checkpoint::local_experts, expert_map.experts.
 Result<std::vector<std::int32_t>> expert_map(std::uint64_t experts, checkpoint::Rank rank,
                                              checkpoint::Placement placement);
 

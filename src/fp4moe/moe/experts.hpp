@@ -38,14 +38,14 @@ struct ExpertsProblem {
   std::vector<float> input_scales{}, hidden_scales{};
 };
 
-// A rank's weights, wherever they lie. `visit` hands an expert's canonical view to `use`, from any
+// A rank's weights, in any memory. `visit` hands an expert's canonical view to `use`, from any
 // thread; the view lives as long as the call.
 using UseExpert = std::function<Result<Done>(const checkpoint::ExpertView&)>;
 struct ExpertSource {
   checkpoint::MoeShape shape{};
   std::function<Result<Done>(std::size_t position, const UseExpert& use)> visit{};
   // Weights that lie in a layout already, for engines that read it: the tensors, [experts, ...], as
-  // long as whoever made the source lives.
+  // long as the source's owner lives.
   struct PackedTensor {
     std::string name{};  // "w13", "w13_scale", ...
     std::span<const std::byte> bytes{};
@@ -56,7 +56,7 @@ struct ExpertSource {
   // Kernels with one w13 have one global scale for it: the gate's, which `visit` then gives for the
   // ups, too.
   bool shares_global = false;
-  // Views that `visit` hands out stay as long as whoever made the source lives.
+  // Views that `visit` passes to `use` stay as long as the source's owner lives.
   bool views_stay = false;
 };
 

@@ -1,11 +1,10 @@
-// Low-rank additions to experts. For a token with adapter a in a assignment of expert e, with router
-// weight r, input x and activation output h (before its quantization):
+// Low-rank additions to experts. For a token with adapter a and an assignment to expert e, with
+// router weight r, input x and activation output h (before its quantization):
 //
 //   gate += B_gate (A_gate x)     up += B_up (A_up x)     y += r * B_down (A_down h)
 //
-// B already holds alpha / rank. A fused adapter (gpt-oss) has one A for gate and up and takes turns
-// in the rows of B: two views with a stride. All values are float32; adapters are stored in 16
-// bits.
+// B already holds alpha / rank. A fused adapter (gpt-oss) has one A for gate and up and interleaves
+// the rows of B: two views with a stride. All values are float32; adapters are stored in 16 bits.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -5,7 +5,7 @@
 //   ┌────────────────────────────────────────────┘
 //   └─ quantize ─► GEMM2 ─(3)─► * weight ─► sum ─(4)─► out
 //
-// Which numbers are quantized (ActivationKey) is the backend's scheme, not told here.
+// The backend's scheme (ActivationKey) says which numbers are quantized, not this table.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -70,7 +70,7 @@ struct Numerics {
   bool activations_in_bf16 = false;  // quantized values with their factor, rounded
   bool shares_global = true;         // NVFP4: gate's and up's global scales are one, the gate's
   int activation_bits = 16;  // fast engines: integers that x and the activation's output become
-  std::string_view says{};   // whose it is and how far it is known
+  std::string_view says{};   // its source, and how well it is known
 };
 
 // clang-format off
@@ -103,9 +103,9 @@ constexpr const Numerics& row(NumericsKind kind) {
 static_assert(row(NumericsKind::exact).id == "exact" &&
               row(NumericsKind::nvfp4_emulation).id == "nvfp4_emulation");
 
-// How far a result may be from the exact one and still be this backend's: the largest difference as
+// The largest error of a result of this backend against the exact one: the largest difference as
 // a share of the largest value, and the cosine between both. Measured on random layers of real
-// models' shapes, with room.
+// models' shapes, with a margin.
 struct Tolerance {
   double of_largest = 0, cosine = 0;
 };
@@ -113,9 +113,9 @@ struct Tolerance {
 Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantizes,
                     std::string_view engine = "reference");
 
-// How far `exact` and `native` are from the true result by who computes them: float64 throughout;
-// float32 sums of activations in 16-bit integers; float32 sums of activations in bf16. Others than
-// those listed are held to the CPU engine's.
+// The error of `exact` and `native` against the true result, by engine: float64 throughout;
+// float32 sums of activations in 16-bit integers; float32 sums of activations in bf16. Others must
+// meet the CPU engine's bound.
 struct Exactness {
   std::string_view engine{};
   double error = 0;  // root mean square, as a share of the result's

@@ -32,8 +32,9 @@ struct Sort {
   }
 };
 
-// Parts of the assignments are counted apart; a part's assignments of a bucket follow those of earlier parts.
-// scratch: [parts, buckets + 1] counts, which become the places of the next assignment.
+// Parts of the assignments are counted separately; a part's assignments of a bucket follow those of
+// earlier parts. scratch: [parts, buckets + 1] counts, which become the places of the next
+// assignment.
 struct Parts {
   std::size_t count = 1, size = 0;
 };

@@ -1,6 +1,7 @@
-// Assignments put in the order of their experts. A assignment is a token's choice: choice j of token t has the
-// number t * top_k + j and the id ids[t * top_k + j]. Ids below 0, beyond the experts, or mapped
-// to -1 are unassigned. Inside an expert assignments keep their order, whatever the number of threads.
+// Assignments put in the order of their experts. An assignment is a token's choice: choice j of
+// token t has the number t * top_k + j and the id ids[t * top_k + j]. Ids below 0, beyond the
+// experts, or mapped to -1 are unassigned. Inside an expert assignments keep their order, whatever
+// the number of threads.
 //
 // Kernels take this order in one of three forms; all come out of one counting sort:
 //
@@ -47,7 +48,8 @@ struct BlockOptions {
 };
 Result<Done> align_blocks(const Assignments& assignments, BlockOptions options, ThreadPool& pool,
                           BlockAligned& out);
-// The size of sorted_assignments: assignments + experts * (block - 1), or one block a assignment where that is less.
+// The size of sorted_assignments: assignments + experts * (block - 1), or one block per assignment
+// if that is less.
 std::uint64_t block_capacity(std::uint64_t assignments, std::uint64_t experts, std::uint64_t block);
 
 // The same for batches of `capacity` rows an expert: numbers of rows, batch by batch.
@@ -84,7 +86,7 @@ Result<Done> permute_rows(const ConstRows& x, const Grouped& order, ThreadPool& 
 
 // TRT-LLM.
 struct Tiled {
-  std::vector<std::int32_t> row_of_assignment{};  // -1: unassigned's
+  std::vector<std::int32_t> row_of_assignment{};  // -1: unassigned
   std::vector<std::int32_t> token_of_row{};       // [padded rows]; -1: padding
   std::vector<std::int32_t> padded_counts{};      // [local experts], multiples of the tile
   std::vector<std::int32_t> offsets{};            // [local experts + 1], their sums

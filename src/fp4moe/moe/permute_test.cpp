@@ -23,12 +23,11 @@ using checkpoint::Placement;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-Numbers random_ids(std::size_t count, std::int32_t least, std::int32_t most, std::uint64_t seed) {
+Numbers random_ids(std::size_t count, std::int32_t min, std::int32_t max, std::uint64_t seed) {
   SplitMix64 random(seed);
   Numbers ids(count);
   for (std::int32_t& id : ids)
-    id =
-        least + static_cast<std::int32_t>(random.next() % static_cast<std::uint64_t>(most - least));
+    id = min + static_cast<std::int32_t>(random.next() % static_cast<std::uint64_t>(max - min));
   return ids;
 }
 

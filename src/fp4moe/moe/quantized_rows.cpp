@@ -210,7 +210,7 @@ void quantize_dequantize(const RowQuantizer& how, std::span<float> values) {
     quantize_dequantize(with_scale(scale), values);
     return multiply(values, scale);
   }
-  // Blocks are independent, so a row needs room for one block only, unless a block is the row.
+  // Blocks are independent, so a row needs a buffer of one block only, unless a block is the row.
   const RowParts parts(how.key, values.size());
   std::array<std::uint8_t, 256> small;
   std::vector<std::uint8_t> large(parts.code_bytes > small.size() ? parts.code_bytes : 0);

@@ -141,7 +141,8 @@ Result<Done> reduce_contiguous(const ReduceInput& input, ThreadPool& pool, const
 }
 
 // The location of a token's row of an expert: tokens of an expert are packed in their order, each once,
-// with all its weight for that expert. Assignments beyond the first of a kind, and nobody's, have none.
+// with all its weight for that expert. Assignments beyond the first of a kind, and unassigned ones,
+// have none.
 struct BatchedAssignment {
   std::uint64_t row = kUnassigned;
   float weight = 0;

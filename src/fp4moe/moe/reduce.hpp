@@ -1,6 +1,6 @@
-// Experts' rows become tokens' rows: weighted and summed. Who does it is one of four policies that
-// an experts object names. Unassigned ones (ids of -1, unknown or foreign experts) are skipped,
-// never multiplied: their rows may hold anything.
+// Experts' rows become tokens' rows: weighted and summed, by one of four policies that an experts
+// object names. Unassigned ones (ids of -1, unknown or foreign experts) are skipped, never
+// multiplied: their rows may hold anything.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -52,7 +52,7 @@ Result<Done> weigh_and_reduce(ReducePolicy policy, const ReduceInput& input, Thr
                               const MutableRows& out);
 
 // The way back of permute_rows: the sum over a token's assignments, in order, of weight * row in float32,
-// rounded once; unassigned ones are skipped. `weights` has one number a assignment.
+// rounded once; unassigned ones are skipped. `weights` has one number per assignment.
 struct UnpermuteInput {
   ConstRows rows{};
   const Grouped& order;

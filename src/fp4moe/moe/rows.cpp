@@ -93,10 +93,10 @@ Result<Done> check_rows(const ConstRows& rows, const char* what, std::uint64_t c
   if (rows.data == nullptr)
     return usage("rows.memory", fmt::format("{} have no memory", what))
         .expects(fmt::format("{} rows", rows.rows), "a null pointer");
-  const std::uint64_t least = columns * element_bytes(rows.dtype);
-  if (rows.rows > 1 && rows.stride < least)
+  const std::uint64_t min = columns * element_bytes(rows.dtype);
+  if (rows.rows > 1 && rows.stride < min)
     return usage("rows.stride", fmt::format("rows of {} overlap", what))
-        .expects(fmt::format("at least {} bytes from row to row", least),
+        .expects(fmt::format("at least {} bytes from row to row", min),
                  fmt::format("{}", rows.stride));
   return Done{};
 }

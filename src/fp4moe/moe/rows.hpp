@@ -60,7 +60,7 @@ void read_row(const ConstRows& from, std::uint64_t row, std::span<double> values
 void write_row(std::span<const float> values, const MutableRows& to, std::uint64_t row);
 void write_row(std::span<const double> values, const MutableRows& to, std::uint64_t row);
 
-// Checks that every entry point makes of given rows: a known type, memory, a stride that holds a row.
+// Checks of rows at every entry point: a known type, memory, a stride that holds a row.
 // Errors: rows.type, rows.memory, rows.stride, rows.columns.
 Result<Done> check_rows(const ConstRows& rows, const char* what, std::uint64_t columns);
 

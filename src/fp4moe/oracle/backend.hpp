@@ -18,7 +18,7 @@ struct Rounding {
   std::uint32_t intermediate = 1, hidden = 1;
 };
 
-// What the scales become for the kernel.
+// The form of the scales for the kernel.
 enum class QuantScheme : std::uint8_t {
   none,          // a function without a quant config, or no kernel at all
   mxfp4_w4a16,   // 16-bit activations
@@ -45,7 +45,7 @@ struct ConversionPadding {
   std::uint32_t gated_needs = 1;           // refused unless the intermediate size is a multiple of
 };
 
-// What loading leaves behind for the kernel, apart from the weights' layout.
+// The result of loading for the kernel, apart from the weights' layout.
 struct Conversion {
   std::string_view bias13{}, bias2{};  // the biases' types; empty: as loaded
   bool rescales_global = false;        // folds part of the block scales into the global ones

@@ -17,7 +17,7 @@ std::string_view key_words(ActivationKey key);         // none: "16-bit"
 std::string input_words(std::span<const Scheme> schemes, WeightFormat weights);
 std::string limit_words(EnumSet<ParallelLimit> limits);  // empty when there are none
 
-// What a limit demands, and what to do about it.
+// A limit's requirement, and its remedy.
 struct LimitWords {
   std::string_view demand, remedy;
 };

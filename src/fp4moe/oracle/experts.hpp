@@ -107,7 +107,7 @@ std::string_view name(Reason reason);
 struct Backend;
 struct ExpertsClass;
 
-// What a rule sees.
+// The input of a rule.
 struct Asked {
   const Request& request;
   const Backend& backend;

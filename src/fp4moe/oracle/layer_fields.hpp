@@ -1,4 +1,4 @@
-// The fields of a layer that people set, in one table: the key in configuration files, the option
+// The fields of a layer that users set, in one table: the key in configuration files, the option
 // on the command line, what it means, which words it takes.
 #pragma once
 #include <span>

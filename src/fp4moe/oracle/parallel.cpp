@@ -47,7 +47,7 @@ constexpr NameRow kNames[] = {
 
 constexpr std::string_view kReplacement = "allgather_reducescatter";
 
-// What the reference calls "the layer uses this exchange", when it has the word.
+// The reference's name for "the layer uses this exchange", if it has one.
 struct PropertyRow {
   std::string_view name;
   Exchange exchange;

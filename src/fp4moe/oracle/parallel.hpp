@@ -10,7 +10,7 @@
 
 namespace fp4moe::oracle {
 
-// What a user deploys: sizes and ranks of the three kinds of parallelism.
+// A deployment: sizes and ranks of the three kinds of parallelism.
 struct Deployment {
   int tp_size = 1, pcp_size = 1, dp_size = 1;  // tensor, prefill context, data
   int tp_rank = 0, pcp_rank = 0, dp_rank = 0;
@@ -20,7 +20,7 @@ struct Deployment {
   bool enable_eplb = false;
 };
 
-// What a MoE layer makes of it: either the experts are split (tp_size 1) or each expert is.
+// The split of a MoE layer: either the experts are split (tp_size 1) or each expert is.
 struct Parallel {
   int tp_size = 1, pcp_size = 1, dp_size = 1, ep_size = 1;
   int tp_rank = 0, pcp_rank = 0, dp_rank = 0, ep_rank = 0;
@@ -64,7 +64,7 @@ bool is_batched(Exchange exchange, PolicyDate policy_date);
 // Exchanges that renumber experts when they are sharded to the ranks in turn.
 bool needs_routing_tables(Exchange exchange, PolicyDate policy_date);
 
-// What the reference derives, by its own names and in its order.
+// A property that the reference derives, by its own name and in its order.
 struct Property {
   std::string_view name;
   bool value;
@@ -77,8 +77,8 @@ std::uint64_t local_expert_count(const Parallel& parallel, std::uint64_t experts
 // The reference's printed form.
 std::string printed(const Parallel& parallel, PolicyDate policy_date);
 
-// An accepted name of an exchange, its replacement where the era removed it (with the warning it
-// gives), or an error with id parallel.all2all that lists the names.
+// An accepted name of an exchange, its replacement if the policy date removed it (with the warning
+// it gives), or an error with id parallel.all2all that lists the names.
 struct AcceptedExchange {
   std::string name;
   std::string warning;  // empty: none

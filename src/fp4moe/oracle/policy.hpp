@@ -26,7 +26,7 @@ struct NamedChoice {
   bool keep_all = false;                   // without a request, try every variant in order
 };
 
-// Where a variable, when true, sends the choice.
+// The backend that a variable, when true, forces.
 struct Forced {
   std::optional<CapabilityRange> on{};  // empty: any device
   const Backend* backend = nullptr;
@@ -110,7 +110,7 @@ struct Policy {
   EnumSet<Library> brings{};                // what the package for CUDA installs beside the usual
 };
 
-// As people say it: "fp4moe", "vLLM 0.33.0", "vLLM of 2026-08-22".
+// For users: "fp4moe", "vLLM 0.33.0", "vLLM of 2026-08-22".
 std::string title(const Policy& policy);
 
 const Backend* find_backend(const Policy& policy, std::string_view name);
@@ -121,7 +121,7 @@ const AutomaticList* find_list(const Policy& policy, const Request& request);
 // A described device with the packages that an installation of the policy's day brings.
 platform::Device installed(const Policy& policy, platform::Device device);
 
-// What the rounding of sizes knows of the layer's activation: only the generic entry passes it.
+// The activation that the rounding of sizes sees: only the generic entry passes it.
 std::optional<Activation> rounding_activation(const Policy& policy, const Layer& layer);
 
 // Every variable that a selection under this policy may look at.

@@ -114,7 +114,7 @@ struct Version {
   friend constexpr auto operator<=>(const Version&, const Version&) = default;
 };
 
-// What was written: a number with or without a patch, and whether it is one of a release.
+// A version as written: a number with or without a patch, and whether it is one of a release.
 struct Written {
   Version version{};
   bool has_patch = false;
@@ -180,7 +180,7 @@ std::string known_versions() {
                      kReleases[std::size(kReleases) - 1].version);
 }
 
-// What a person should know about the match; empty when the policy is the release's own.
+// A note on the match; empty when the policy is the release's own.
 std::string note_on(const ReleaseChoice& choice, bool listed, bool older, bool newer,
                     WeightFormat format) {
   const Release& release = *choice.release;

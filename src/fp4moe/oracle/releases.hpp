@@ -44,7 +44,7 @@ std::span<const Release> vllm_releases();
 // The generations of weight layouts that a release reads: "marlin.nvfp4 2026-03, ...".
 std::string layout_generations(const Release& release);
 
-// The release that somebody means, and what it decides for a format.
+// The release that a user means, and its policy for a format.
 struct ReleaseChoice {
   std::string asked{};  // the number that was asked for or found
   const Release* release = nullptr;

@@ -23,7 +23,7 @@ struct Layer {
   ScalarType in_dtype = ScalarType::bfloat16;
   ScalarType router_logits_dtype = ScalarType::bfloat16;
   Routing routing = Routing::renormalize;
-  std::string backend = "auto";  // the explicit wish
+  std::string backend = "auto";  // the explicit request
   bool lora = false;
   bool has_bias = false;
   bool disable_inplace = true;

@@ -371,7 +371,7 @@ class Walk {
 
   bool automatic() {
     for (const Backend* backend : available_) {
-      // Where 16 bits may stand in, only a backend of any form is asked for the requested one.
+      // If 16 bits may stand in, only a backend of any form is asked for the requested one.
       const bool requested = policy_.request_filters && asked_ != ActivationKey::none &&
                              (!policy_.request_falls_back || backend->any_activation);
       const ActivationKey key = requested ? asked_ : key_for(*backend);

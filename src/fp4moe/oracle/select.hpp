@@ -28,7 +28,7 @@ enum class Check : std::uint8_t {
   rule_after,
 };
 
-// Kept small: the sentences are written when somebody reads them (select_sentences.cpp).
+// Kept small: the sentences are written when they are read (select_sentences.cpp).
 struct Refusal {
   Reason reason{};
   Check check{};
@@ -53,8 +53,8 @@ class Refusals {
   std::size_t count_ = 0;
 };
 
-// What would have to change. In the order in which refusals are shown: what nobody can change by a
-// setting comes first.
+// The thing that would have to change, in the order in which refusals are shown: what no setting
+// can change comes first.
 enum class Cause : std::uint8_t {
   hardware,    // another device
   layer,       // another model
@@ -95,14 +95,14 @@ struct Selection {
 
 // A scheme that exists on other devices is a matter of hardware.
 Cause cause(const Verdict& verdict, const Refusal& refusal);
-// The refusals as people should read them: by cause, then in the order of the checks.
+// The refusals in the order for users: by cause, then in the order of the checks.
 std::vector<Refusal> by_cause(const Verdict& verdict);
 
 Verdict evaluate(const Policy& policy, Mode mode, const Request& request, const Backend& backend,
                  const ExpertsClass& experts, ActivationKey activation);
 Selection select(const Policy& policy, Mode mode, const Request& request);
 
-// Whether the kernel computes this pair of formats on the device.
+// True if the kernel computes this pair of formats on the device.
 bool takes(const ExpertsClass& experts, WeightFormat weights, ActivationKey activation,
            const platform::Device& device);
 
@@ -119,7 +119,7 @@ std::vector<Verdict> survey(const Policy& policy, Mode mode, const Request& requ
 // The reference's sentence for the first refusal; empty when accepted.
 std::string reference_reason(const Policy& policy, const Request& request, const Verdict& verdict);
 
-// What a person needs: what is required, what was found, what to do. One cause, one sentence.
+// A refusal for the user: what is required, what was found, what to do. One cause, one sentence.
 struct Sentence {
   std::string requirement, fact, remedy;
 };

@@ -156,7 +156,7 @@ class Evaluation {
     if (!has_scheme()) refuse(Reason::scheme, Check::scheme);
   }
 
-  // Where the device's hardware is refused anyway, only the pair of formats counts.
+  // If the device's hardware is refused anyway, only the pair of formats counts.
   bool has_scheme() const {
     const bool device_refused = hardware_in(verdict_.refusals) > 0;
     return std::ranges::any_of(experts_.schemes, [&](const Scheme& scheme) {

@@ -59,10 +59,10 @@ Sentence about_device(const Request& request, const Verdict& verdict, const Refu
               fmt::format("set {}=1", row.name)};
     }
     default: {
-      const std::string_view processor = need.architecture == CpuArchitecture::x86   ? "an x86 CPU"
-                                         : need.architecture == CpuArchitecture::arm ? "an Arm CPU"
-                                                                                     : "a CPU";
-      return {fmt::format("needs {} with {}", processor, platform::text(need.cpu)),
+      const std::string_view cpu = need.architecture == CpuArchitecture::x86   ? "an x86 CPU"
+                                   : need.architecture == CpuArchitecture::arm ? "an Arm CPU"
+                                                                               : "a CPU";
+      return {fmt::format("needs {} with {}", cpu, platform::text(need.cpu)),
               "this one has " + platform::text(device.cpu),
               {}};
     }
@@ -104,7 +104,7 @@ std::string scheme_text(WeightFormat weights, ActivationKey activation) {
                      key_words(activation));
 }
 
-// Whether the kernel computes the pair of formats, perhaps on other devices only.
+// True if the kernel computes the pair of formats, perhaps on other devices only.
 bool has_pair(const Verdict& verdict) {
   return std::ranges::any_of(verdict.experts->schemes, [&](const Scheme& scheme) {
     return scheme.weights == verdict.backend->format &&
@@ -179,7 +179,7 @@ std::string reference_parallel(const Policy& policy, const Request& request) {
   return "parallel config " + printed(request.layer.parallel, policy.policy_date);
 }
 
-// What follows "kernel does not support ". January's reasons name no values.
+// The words after "kernel does not support ". January's reasons name no values.
 std::string object(const Policy& policy, const Request& request, const Verdict& verdict,
                    const Refusal& refusal) {
   const bool terse = policy.wording.terse_reasons;

@@ -22,7 +22,8 @@ struct Sizes {
 const Rounding* find_rounding(const Backend& backend, const platform::Device& device,
                               std::optional<Activation> activation);
 
-// What the backend needs. An error with id sizes.overflow when a size does not fit 64 bits.
+// The sizes that the backend needs. An error with id sizes.overflow when a size does not fit 64
+// bits.
 Result<Sizes> round_sizes(const Backend& backend, const platform::Device& device,
                           std::optional<Activation> activation, Sizes sizes);
 
@@ -31,7 +32,7 @@ Result<Sizes> round_sizes(const Backend& backend, const platform::Device& device
 Result<std::uint64_t> exchange_hidden(const Parallel& parallel, PolicyDate policy_date,
                                       ScalarType activations, std::uint64_t hidden);
 
-// What conversion makes of the sizes that were loaded. An error with id sizes.conversion when the
+// The sizes after conversion of the loaded ones. An error with id sizes.conversion when the
 // backend can convert no such sizes.
 Result<Sizes> converted_sizes(const Backend& backend, bool gated, Sizes sizes);
 

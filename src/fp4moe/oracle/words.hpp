@@ -1,5 +1,5 @@
 // The words of a selection: each enumeration with its names in one table beside it. Numbers and
-// printed forms are those of the reference, because people search logs for them.
+// printed forms are those of the reference, because users search logs for them.
 #pragma once
 #include <array>
 #include <cstddef>

@@ -31,14 +31,58 @@ oracle::Layer make_layer(const MoeShape& shape, std::optional<std::uint64_t> top
   return layer;
 }
 
-// What the model's code computes between GEMM1 and GEMM2, and how its router chooses.
+// Sets the activation of the model's code and the method of its router.
 void use_family(const ModelRow& row, oracle::Layer& layer) {
   const std::string activation = std::string(row.activation) + (layer.gated ? "" : "_no_mul");
   layer.activation = oracle::activation_from_name(activation).value_or(oracle::Activation::silu);
   layer.routing = oracle::routing_from_name(row.routing).value_or(oracle::Routing::unspecified);
 }
 
-// gpt-oss hands out whole scale blocks.
+// An activation as configurations spell it; none: not one of ours.
+std::optional<oracle::Activation> activation_of(std::string_view name, bool is_gated) {
+  struct Spelling {
+    std::string_view name, own;
+  };
+  constexpr Spelling kSpellings[] = {
+      {"swish", "silu"},
+      {"gelu_python", "gelu"},
+      {"gelu_new", "gelu_tanh"},
+      {"gelu_fast", "gelu_tanh"},
+      {"gelu_accurate", "gelu_tanh"},
+      {"gelu_pytorch_tanh", "gelu_tanh"},
+      {"gelu_python_tanh", "gelu_tanh"},
+  };
+  const auto* spelled = std::ranges::find(kSpellings, name, &Spelling::name);
+  const std::string own(spelled == std::end(kSpellings) ? name : spelled->own);
+  return oracle::activation_from_name(is_gated ? own : own + "_no_mul");
+}
+
+// The configuration's activation, or the family's. gpt-oss's says "silu" of its own one.
+void use_activation(const checkpoint::ModelConfig& config, Model& model) {
+  const std::string_view own = checkpoint::family_activation(config.model_type);
+  oracle::Layer& layer = model.layer;
+  if (own == "swigluoai") {
+    if (config.activation.find("swiglu_alpha") != std::string::npos &&
+        !config.activation.ends_with("swiglu_alpha 1.702"))
+      model.unread_activation = config.activation;
+    return;
+  }
+  const std::string_view said = config.activation.empty() ? own : config.activation;
+  if (const auto known = activation_of(said, layer.gated)) {
+    layer.activation = *known;
+    return;
+  }
+  if (own.empty()) {
+    layer.activation = layer.gated ? oracle::Activation::silu : oracle::Activation::relu2_no_mul;
+    model.notes.push_back(
+        fmt::format("the model's family is not known here: activation {} is assumed",
+                    oracle::name(layer.activation)));
+  }
+  if (!said.empty() || !config.model_type.empty())
+    model.unread_activation = said.empty() ? std::string_view("not said") : said;
+}
+
+// gpt-oss assigns whole scale blocks to ranks.
 checkpoint::SplitRule rule_of(std::string_view family, checkpoint::WeightFormat format) {
   return family == "gpt_oss" && format == checkpoint::WeightFormat::mxfp4
              ? checkpoint::SplitRule::ceil_blocks
@@ -172,13 +216,9 @@ Model model_of_layer(const checkpoint::ModelConfig& config, const MoeShape& shap
     model.family = row->model_type;
     use_family(*row, model.layer);
   } else {
-    model.layer.activation =
-        model.layer.gated ? oracle::Activation::silu : oracle::Activation::relu2_no_mul;
     model.layer.routing = oracle::Routing::unspecified;
-    model.notes.push_back(
-        fmt::format("the model's family is not known here: activation {} is assumed",
-                    oracle::name(model.layer.activation)));
   }
+  use_activation(config, model);
   return model;
 }
 

@@ -1,4 +1,4 @@
-// What planning needs to know of a model: the shape of its MoE layers, how many there are, and the
+// A model as planning sees it: the shape of its MoE layers, how many there are, and the
 // words with which a backend is selected. Taken from the table of models or from a checkpoint.
 #pragma once
 #include <cstdint>
@@ -25,8 +25,10 @@ struct Model {
   checkpoint::SplitRule rule = checkpoint::SplitRule::equal;
   oracle::BufferNames names = oracle::BufferNames::modelopt;
   oracle::Layer layer{};  // of one rank without parallelism
-  // Where Quark quantized the experts to MXFP4: what it says of their input.
+  // If Quark quantized the experts to MXFP4: what it says of their input.
   std::optional<checkpoint::ExpertInput> quark_input{};
+  // The configuration's word for an activation that no engine has; `layer` then has a guess.
+  std::string unread_activation{};
   std::vector<std::string> notes{};
 };
 
@@ -44,8 +46,8 @@ Model model_from_row(const checkpoint::ModelRow& row,
 Model model_of_shape(const checkpoint::MoeShape& shape, checkpoint::SplitRule rule,
                      std::optional<std::uint64_t> top_k);
 
-// What a checkpoint's configuration says of a layer of this shape; `rule` is how its intermediate
-// size is cut. Unknown families are noted.
+// The model of a checkpoint's configuration and a layer of this shape; `rule` is how its
+// intermediate size is cut. Unknown families are noted.
 Model model_of_layer(const checkpoint::ModelConfig& config, const checkpoint::MoeShape& shape,
                      checkpoint::SplitRule rule);
 
@@ -60,7 +62,7 @@ Result<Model> model_from_checkpoint(const std::string& path);
 Result<Model> model_from_config(const std::string& path,
                                 std::optional<checkpoint::WeightFormat> format);
 
-// What `path` holds: a checkpoint, or a config.json without tensors. Errors: those of both.
+// The model at `path`: a checkpoint, or a config.json without tensors. Errors: those of both.
 Result<Model> model_from_path(const std::string& path,
                               std::optional<checkpoint::WeightFormat> format);
 

@@ -1,7 +1,7 @@
-// Which other splits are offered where one cannot be. The one rule of plan and explain: the nearest
-// powers of two below and above, because attention heads are split over the same ranks and their
-// numbers are multiples of powers of two; then other arrangements of the same ranks; then, where there
-// are more ranks than experts, whole experts on fewer.
+// The splits that are offered instead of an impossible one. The one rule of plan and explain: the
+// nearest powers of two below and above, because attention heads are split over the same ranks and
+// their numbers are multiples of powers of two; then other arrangements of the same ranks; then,
+// where there are more ranks than experts, whole experts on fewer.
 #pragma once
 #include <functional>
 #include <span>

@@ -51,12 +51,12 @@ class Bytes {
 double ratio(double padded, double real) { return real > 0 ? padded / real : 1; }
 double percent(double padded, double real) { return 100 * (ratio(padded, real) - 1); }
 
-// The slice that a rank receives must find room in what the kernel is given.
+// The slice that a rank receives must fit into the kernel's buffers.
 std::optional<Error> check_slice(const Split& split, const Sizes& after) {
-  if (split.most <= after.intermediate) return std::nullopt;
+  if (split.max_intermediate <= after.intermediate) return std::nullopt;
   return error(ErrorCode::no_backend, "plan.slice",
                "a rank's part of the weights does not fit the backend's rounded size")
-      .expects(fmt::format("at least {}", split.most),
+      .expects(fmt::format("at least {}", split.max_intermediate),
                fmt::format("{} rounded to {}", split.divided, after.intermediate));
 }
 
@@ -89,14 +89,14 @@ std::optional<Error> count_bytes(const PlanRequest& request, const Split& split,
   result.layer_bytes = sum.of(buffers);
   if (buffers) result.buffers = *buffers;
   result.rank_bytes = sum.times(result.layer_bytes, model.layers);
-  const std::uint64_t others = sum.of(with(result.after, split.experts_least, false));
+  const std::uint64_t others = sum.of(with(result.after, split.min_experts, false));
   const std::uint64_t layer_everywhere =
-      sum.plus(sum.times(result.layer_bytes, split.ranks_with_most),
-               sum.times(others, split.ranks - split.ranks_with_most));
+      sum.plus(sum.times(result.layer_bytes, split.ranks_with_max_experts),
+               sum.times(others, split.ranks - split.ranks_with_max_experts));
   result.all_ranks_bytes = sum.times(layer_everywhere, model.layers);
   const Sizes whole{model.shape.hidden, model.shape.intermediate};
   result.real_bytes = sum.times(sum.of(with(whole, model.shape.experts, true)), model.layers);
-  const Sizes slice{model.shape.hidden, split.most};
+  const Sizes slice{model.shape.hidden, split.max_intermediate};
   result.expert_peak = sum.plus(sum.of(with(slice, 1, true)), sum.of(with(result.after, 1, false)));
   result.layer_peak =
       result.backend->layout.empty() ? result.layer_bytes : sum.times(result.layer_bytes, 2);
@@ -117,7 +117,7 @@ void select(const oracle::Record& record, BackendPlan& result) {
   }
 }
 
-// Of the kernels that the policy tried, the one with the fewest refusals on this platform.
+// The kernel with the fewest refusals on this platform, among those that the policy tried.
 std::string nearest_miss(const oracle::Record& record) {
   const oracle::Verdict* best = nullptr;
   for (const oracle::Verdict& verdict : record.selection.evaluated) {
@@ -159,7 +159,7 @@ std::vector<std::string> fitting_splits(const PlanRequest& request, const Backen
   return found;
 }
 
-// Whether the policy's choice for these ranks is taken and can be loaded.
+// True if the policy selects a backend for these ranks and it can be loaded.
 bool is_served(const PlanRequest& request, const oracle::Deployment& deployment) {
   const auto split =
       plan_split(request.model, oracle::derive(deployment), request.policy->policy_date);
@@ -171,7 +171,7 @@ bool is_served(const PlanRequest& request, const oracle::Deployment& deployment)
          !plan_backend(request, *split, *result.backend).impossible;
 }
 
-// Whether weights can be split so for a backend; null: for any.
+// True if weights can be split so for a backend; null: for any.
 bool is_possible(const PlanRequest& request, const oracle::Deployment& deployment,
                  const Backend* backend) {
   const auto split =
@@ -179,7 +179,7 @@ bool is_possible(const PlanRequest& request, const oracle::Deployment& deploymen
   return split && (backend == nullptr || !plan_backend(request, *split, *backend).impossible);
 }
 
-// What to do about a split that cannot be: those that are served. Where the policy serves none,
+// The remedy for an impossible split: the splits that are served. If the policy serves none,
 // sizes alone decide.
 Error with_advice(Error why, const PlanRequest& request, const oracle::Deployment& now) {
   std::string text = advice(other_splits(

@@ -1,4 +1,4 @@
-// What a backend makes of a layer on one rank: sizes before and after rounding, buffers, bytes,
+// A layer of a backend on one rank: sizes before and after rounding, buffers, bytes,
 // what padding costs, and what converting needs for a moment. The selection's own verdict on the
 // backend stands beside it, so that a plan for a kernel that cannot run says so.
 #pragma once
@@ -18,10 +18,11 @@ namespace fp4moe::plan {
 
 struct BackendPlan {
   const oracle::Backend* backend = nullptr;
-  bool chosen = false;                 // what the policy selects
-  std::string refused{};               // why the kernel does not run there; empty: it does
-  std::vector<std::string> nearest{};  // where it is impossible: "--tp 4", ..., which are not
-  std::optional<Error> impossible{};   // no such plan: nothing below holds
+  bool chosen = false;    // what the policy selects
+  std::string refused{};  // why the kernel does not run there; empty: it does
+  std::vector<std::string>
+      nearest{};  // if it is impossible: splits that are possible, "--tp 4", ...
+  std::optional<Error> impossible{};  // no such plan: nothing below holds
 
   oracle::Sizes before{}, after{};  // of a rank; as divided, and as the kernel computes
   double hidden_padding = 0, intermediate_padding = 0;  // in percent of what weights fill

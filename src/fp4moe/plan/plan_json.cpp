@@ -69,11 +69,11 @@ Json to_json(const Plan& plan) {
       {"all2all", parallel.all2all_backend},
       {"rule", plan.model.rule == checkpoint::SplitRule::equal ? "equal" : "ceil_blocks"},
       {"intermediate_divided", plan.split.divided},
-      {"intermediate_most", plan.split.most},
-      {"intermediate_least", plan.split.least},
+      {"intermediate_most", plan.split.max_intermediate},
+      {"intermediate_least", plan.split.min_intermediate},
       {"empty_ranks", plan.split.empty_ranks},
       {"experts_most", plan.split.max_experts},
-      {"experts_least", plan.split.experts_least}};
+      {"experts_least", plan.split.min_experts}};
   json["no_choice"] = plan.no_choice.empty() ? Json() : Json(plan.no_choice);
   json["nearest_miss"] = plan.nearest_miss.empty() ? Json() : Json(plan.nearest_miss);
   json["backends"] = Json::array();

@@ -246,7 +246,7 @@ TEST(Plan, PaddingNeverLosesAWeight) {
             if (result.impossible) continue;
             const auto where = std::string(row.name) + " " + std::string(backend->name);
             EXPECT_GE(result.after.hidden, asked.model.shape.hidden) << where;
-            EXPECT_GE(result.after.intermediate, split->most) << where;
+            EXPECT_GE(result.after.intermediate, split->max_intermediate) << where;
             EXPECT_GE(result.all_ranks_bytes, result.real_bytes) << where;
             EXPECT_GE(result.work, 1.0) << where;
             EXPECT_GE(result.intermediate_padding, 0.0) << where;

@@ -17,7 +17,7 @@ constexpr std::uint64_t kMaxRanks = 1u << 16;
 
 std::uint64_t block_of(const Model& model) { return checkpoint::block_size(model.shape.format); }
 
-// Whether this many ranks can share each expert.
+// True if this many ranks can share each expert.
 bool can_divide(const Model& model, std::uint64_t ranks, bool reference) {
   const std::uint64_t intermediate = model.shape.intermediate, block = block_of(model);
   if (ranks == 1) return true;
@@ -50,17 +50,17 @@ Result<Done> split_experts(const Model& model, oracle::PolicyDate policy_date, S
         .expects(fmt::format("at most {} ranks for {} experts", experts, experts),
                  std::to_string(split.ranks));
   split.max_experts = oracle::local_expert_count(split.parallel, experts);
-  split.experts_least = experts / split.ranks;
+  split.min_experts = experts / split.ranks;
   const std::uint64_t rest = experts % split.ranks;
-  split.ranks_with_most = rest == 0 ? split.ranks : rest;
+  split.ranks_with_max_experts = rest == 0 ? split.ranks : rest;
   if (rest == 0) return Done{};
   split.notes.push_back(fmt::format("{} experts over {} ranks: the first {} hold {}, the others {}",
                                     experts, split.ranks, rest, split.max_experts,
-                                    split.experts_least));
+                                    split.min_experts));
   const Exchange used = oracle::exchange(split.parallel, policy_date);
   if (used != Exchange::none && used != Exchange::gather)
     split.notes.push_back(fmt::format("{} counts {} experts on every rank: use a size that divides",
-                                      split.parallel.all2all_backend, split.experts_least));
+                                      split.parallel.all2all_backend, split.min_experts));
   return Done{};
 }
 
@@ -75,17 +75,18 @@ Result<Done> split_rows(const Model& model, bool reference, Split& split) {
   if (!first) return first.why();
   if (!last) return last.why();
   split.divided = reference ? intermediate / split.ranks : first->size();
-  split.most = first->size();
-  split.least = last->size();
-  const std::uint64_t filled = split.most == 0 ? 0 : ceil_div(intermediate, split.most);
+  split.max_intermediate = first->size();
+  split.min_intermediate = last->size();
+  const std::uint64_t filled =
+      split.max_intermediate == 0 ? 0 : ceil_div(intermediate, split.max_intermediate);
   split.empty_ranks = split.ranks - std::min(split.ranks, filled);
-  if (model.rule != SplitRule::ceil_blocks || split.most * split.ranks == intermediate)
+  if (model.rule != SplitRule::ceil_blocks || split.max_intermediate * split.ranks == intermediate)
     return Done{};
   split.notes.push_back(fmt::format(
       "{} / {} = {}{} is not made of whole blocks of {}: {} blocks are handed out {} at a time",
       intermediate, split.ranks, intermediate / split.ranks,
       intermediate % split.ranks == 0 ? "" : " and a rest", block, intermediate / block,
-      split.most / block));
+      split.max_intermediate / block));
   if (split.empty_ranks > 0)
     split.notes.push_back(fmt::format("{} of {} ranks hold padding alone and only wait",
                                       split.empty_ranks, split.ranks));
@@ -135,9 +136,9 @@ Result<Split> plan_split(const Model& model, oracle::Parallel parallel,
   split.parallel = std::move(parallel);
   split.ranks = static_cast<std::uint64_t>(split.parallel.tp_size) *
                 static_cast<std::uint64_t>(split.parallel.ep_size);
-  split.divided = split.most = split.least = model.shape.intermediate;
-  split.max_experts = split.experts_least = model.shape.experts;
-  split.ranks_with_most = split.ranks;
+  split.divided = split.max_intermediate = split.min_intermediate = model.shape.intermediate;
+  split.max_experts = split.min_experts = model.shape.experts;
+  split.ranks_with_max_experts = split.ranks;
   const Result<Done> done =
       split.parallel.use_ep ? split_experts(model, policy_date, split)
                             : split_rows(model, policy_date != oracle::PolicyDate::native, split);

@@ -1,7 +1,7 @@
 // How a model's layers are cut over ranks, or why they cannot be. The reference divides the
 // intermediate size by the number of ranks and rounds that up for the kernel; what a rank then
-// loads is another question: gpt-oss hands out whole scale blocks, so ranks may hold more than the
-// division says, the last one less, and with many ranks some nothing at all. Everyone else needs
+// loads is another question: gpt-oss assigns whole scale blocks, so ranks may hold more than the
+// division says, the last one less, and with many ranks some nothing at all. All other models need
 // the division to fall on a block border.
 #pragma once
 #include <cstdint>
@@ -25,14 +25,14 @@ struct Split {
   std::uint64_t ranks = 1;
   // Intermediate size of a rank: divided, as the reference's kernels see it before rounding, and
   // as weights are handed out to the fullest and to the emptiest rank.
-  std::uint64_t divided = 0, most = 0, least = 0;
+  std::uint64_t divided = 0, max_intermediate = 0, min_intermediate = 0;
   std::uint64_t empty_ranks = 0;  // hold padding alone
-  std::uint64_t max_experts = 0, experts_least = 0;
-  std::uint64_t ranks_with_most = 1;  // experts
-  std::vector<std::string> notes{};   // what a person should know, in sentences
+  std::uint64_t max_experts = 0, min_experts = 0;
+  std::uint64_t ranks_with_max_experts = 1;  // experts
+  std::vector<std::string> notes{};          // what a person should know, in sentences
 };
 
-// What vLLM calls these ranks; `notes` gets what it says of a name. Errors: plan.ranks (no such
+// These ranks in vLLM's terms; `notes` gets its remarks on a name. Errors: plan.ranks (no such
 // number, or ep is not the number of ranks), parallel.all2all (no such exchange).
 Result<oracle::Deployment> deployment_of(const Ranks& ranks, oracle::PolicyDate policy_date,
                                          std::vector<std::string>& notes);

@@ -31,7 +31,7 @@ TEST(Split, OneRankHoldsEverything) {
 
   ASSERT_TRUE(result);
   EXPECT_EQ(result->ranks, 1u);
-  EXPECT_EQ(result->most, 2880u);
+  EXPECT_EQ(result->max_intermediate, 2880u);
   EXPECT_EQ(result->max_experts, 32u);
   EXPECT_TRUE(result->notes.empty());
 }
@@ -39,7 +39,7 @@ TEST(Split, OneRankHoldsEverything) {
 // The table of 2880 over ranks: blocks per rank, ranges, divided size.
 TEST(Split, GptOssHandsOutWholeBlocks) {
   struct Row {
-    std::uint64_t tp, divided, most, least, empty;
+    std::uint64_t tp, divided, max_intermediate, min_intermediate, empty;
   };
   for (const Row& row :
        {Row{1, 2880, 2880, 2880, 0}, Row{2, 1440, 1440, 1440, 0}, Row{4, 720, 736, 672, 0},
@@ -47,11 +47,11 @@ TEST(Split, GptOssHandsOutWholeBlocks) {
     const auto result = split("gpt-oss-120b", {.tp = row.tp});
     ASSERT_TRUE(result) << row.tp;
     EXPECT_EQ(result->divided, row.divided) << row.tp;
-    EXPECT_EQ(result->most, row.most) << row.tp;
-    EXPECT_EQ(result->least, row.least) << row.tp;
+    EXPECT_EQ(result->max_intermediate, row.max_intermediate) << row.tp;
+    EXPECT_EQ(result->min_intermediate, row.min_intermediate) << row.tp;
     EXPECT_EQ(result->empty_ranks, row.empty) << row.tp;
     EXPECT_EQ(says(*result, "padding alone"), row.empty > 0) << row.tp;
-    EXPECT_EQ(says(*result, "handed out"), row.most * row.tp != 2880) << row.tp;
+    EXPECT_EQ(says(*result, "handed out"), row.max_intermediate * row.tp != 2880) << row.tp;
   }
 }
 
@@ -86,22 +86,22 @@ TEST(Split, DataParallelRanksShareEveryExpertToo) {
 
   ASSERT_TRUE(result);
   EXPECT_EQ(result->ranks, 8u);
-  EXPECT_EQ(result->most, 96u);
+  EXPECT_EQ(result->max_intermediate, 96u);
   EXPECT_EQ(result->parallel.tp_size, 8);
 }
 
 TEST(Split, ExpertsAreDealtOutWholeAndTheFirstRanksHoldTheRest) {
   const auto even = split("gpt-oss-120b", {.ep = 8});
   EXPECT_EQ(even->max_experts, 16u);
-  EXPECT_EQ(even->experts_least, 16u);
-  EXPECT_EQ(even->most, 2880u);
-  EXPECT_EQ(even->ranks_with_most, 8u);
+  EXPECT_EQ(even->min_experts, 16u);
+  EXPECT_EQ(even->max_intermediate, 2880u);
+  EXPECT_EQ(even->ranks_with_max_experts, 8u);
 
   const auto uneven = split("gpt-oss-120b", {.ep = 6});
   ASSERT_TRUE(uneven);
   EXPECT_EQ(uneven->max_experts, 22u);
-  EXPECT_EQ(uneven->experts_least, 21u);
-  EXPECT_EQ(uneven->ranks_with_most, 2u);
+  EXPECT_EQ(uneven->min_experts, 21u);
+  EXPECT_EQ(uneven->ranks_with_max_experts, 2u);
   EXPECT_TRUE(says(*uneven, "the first 2 hold 22"));
 }
 

@@ -1,5 +1,5 @@
-// What a split costs between ranks: bytes that a rank sends per token and layer, for each way in
-// which tokens may travel.
+// The traffic of a split between ranks: bytes that a rank sends per token and layer, for each way
+// in which tokens may travel.
 #pragma once
 #include <vector>
 

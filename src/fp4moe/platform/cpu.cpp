@@ -33,7 +33,7 @@ struct Cpuid {
 
 Cpuid cpuid(std::uint32_t leaf, std::uint32_t subleaf) {
   Cpuid r;
-  // Returns 0 and leaves zeros when the leaf is beyond what this processor knows.
+  // Returns 0 and leaves zeros when the leaf is unknown to this CPU.
   __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);
   return r;
 }

@@ -1,4 +1,4 @@
-// What a processor can do, as far as kernels care. One name may stand for several bits of cpuid
+// The features of a CPU that kernels care about. One name may stand for several bits of cpuid
 // that always come together in practice; cpu.cpp says which.
 #pragma once
 #include <array>

@@ -28,10 +28,10 @@ struct CudaDriver {
 };
 
 // Opens the driver's library. Errors: device.driver.missing (there is no such library) and
-// device.driver.symbol (it lacks a function we need), both ErrorCode::lacking.
+// device.driver.symbol (it lacks a function we need), both ErrorCode::unavailable.
 Result<CudaDriver> load_cuda_driver(const std::string& library = "libcuda.so.1");
 
-// Where detection looks; tests put their own in.
+// The files and calls that detection reads; tests put their own in.
 struct DetectFrom {
   std::string root{};  // goes before every path; empty: this machine
   Lookup lookup = environment;
@@ -70,13 +70,13 @@ Probe probe_cuda(const Result<CudaDriver>& driver);
 // HIP_VISIBLE_DEVICES leave.
 Probe probe_rocm(const std::string& root, const Lookup& lookup);
 // Discrete Intel GPUs: bound to the xe or i915 driver and not at 0000:00:02.0, the slot of
-// graphics built into a processor.
+// graphics built into a CPU.
 Probe probe_xpu(const std::string& root);
 
 // cuda, rocm, xpu, in this order.
 std::vector<Probe> probe_platforms(const DetectFrom& from = {});
 
-// The processor of this machine as a device, without libraries.
+// The CPU of this machine as a device, without libraries.
 Device host_device();
 
 // The accelerators of all probes and the CPU last, each with the host's architecture and

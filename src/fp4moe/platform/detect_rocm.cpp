@@ -35,7 +35,7 @@ void add_gpus(Probe& probe, const std::string& root) {
     const std::string node = inside(topology, entry);
     const std::string properties = read_start(inside(node, "properties"));
     const std::uint64_t version = number_of(properties, "gfx_target_version", ' ').value_or(0);
-    if (version == 0) continue;  // a processor
+    if (version == 0) continue;  // a CPU
     const std::string gfx = gfx_from_target_version(version);
     const Result<Capability> capability = capability_from_gfx(gfx);
     if (!capability) {

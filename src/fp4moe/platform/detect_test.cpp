@@ -35,7 +35,7 @@ Result<CudaDriver> no_driver() {
       .expects("the driver's library", "libcuda.so.1: no such file");
 }
 
-// One MI300X and one processor, as amdkfd lists them.
+// One MI300X and one CPU, as amdkfd lists them.
 void add_mi300x(const FakeRoot& root) {
   const std::string nodes = "/sys/class/kfd/kfd/topology/nodes";
   root.file(nodes + "/0/properties", "cpu_cores_count 96\nsimd_count 0\ngfx_target_version 0\n");

@@ -21,13 +21,13 @@ constexpr auto kX86 = CpuArchitecture::x86;
 constexpr auto kArm = CpuArchitecture::arm;
 constexpr auto kAny = CpuArchitecture::unknown;
 
-// What a usual installation has.
+// The libraries of a usual installation.
 constexpr Libraries kNone{};
 constexpr Libraries kTriton{triton_kernels};
 constexpr Libraries kNvidia{flashinfer, triton_kernels};
 constexpr Libraries kInstinct{triton_kernels, aiter};
 
-// What the host of such a part has at least.
+// The least CPU features of such a device's host.
 constexpr Features kNothing{};
 constexpr Features kAvx2{avx2};
 constexpr Features kAvx512{avx2, avx512, avx512_vbmi, avx512_vnni};
@@ -93,7 +93,7 @@ constexpr DescribedDevice kDevices[] = {
 };
 // clang-format on
 
-// Names without what people leave out or put in: case, punctuation, the maker and the brand.
+// Names without the parts that users omit or add: case, punctuation, the maker and the brand.
 std::string plain_name(std::string_view name) {
   std::string result;
   for (const char c : name) {

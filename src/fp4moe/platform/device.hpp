@@ -1,5 +1,6 @@
-// What a layer is to run on, as a plain value: read from this machine, looked up by the name of a
-// well-known part, or put together field by field. Decisions take a Device and ask nothing else.
+// The device that a layer runs on, as a plain value: read from this machine, looked up by the name
+// of a well-known part, or put together field by field. Decisions take a Device and ask nothing
+// else.
 #pragma once
 #include <array>
 #include <compare>

@@ -1,7 +1,7 @@
-// The variables with which people steer vLLM's choice of a MoE backend. They are read once, as
+// The variables with which users steer vLLM's choice of a MoE backend. They are read once, as
 // text, and interpreted only where a policy looks at them: "unset", "set and false" and "set and
 // true" are three different things to the reference, and a malformed value is an error there only
-// if somebody asks for it.
+// if a policy reads it.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -51,7 +51,7 @@ struct VariableRow {
   Variable variable;
   std::string_view name;
   Parsing parsing;
-  bool when_unset;  // the value of a switch nobody has set
+  bool when_unset;  // the value of a switch that is not set
   std::string_view accepted;
   std::string_view effect;  // one line, for doctor and the documentation
 };

@@ -1,4 +1,4 @@
-// What is odd about the environment: variables nobody reads, values without meaning, switches that
+// Oddities of the environment: variables that are never read, values without meaning, switches that
 // cancel each other. Only reported; nothing is changed or refused here.
 #pragma once
 #include <cstdint>

@@ -96,7 +96,7 @@ TEST(Findings, TheFirstForcingSwitchWins) {
   // Different formats do not meet.
   EXPECT_TRUE(
       findings({{"VLLM_USE_FLASHINFER_MOE_FP4", "1"}, {"VLLM_MXFP4_USE_MARLIN", "1"}}).empty());
-  // A switch that is off stands in nobody's way.
+  // A switch that is off has no effect.
   EXPECT_TRUE(
       findings({{"VLLM_USE_FLASHINFER_MOE_MXFP4_BF16", "0"}, {"VLLM_MXFP4_USE_MARLIN", "1"}})
           .empty());

@@ -17,7 +17,7 @@ std::vector<std::uint32_t> parse_number_list(std::string_view text);
 std::vector<std::uint32_t> memory_nodes(const std::string& folder = "/sys/devices/system/node");
 
 // Asks that pages of `memory` that were not touched yet come from `nodes` in turn. Nothing is asked
-// with fewer than two. Whether the system took the wish; nothing depends on it but speed.
+// with fewer than two. True if the system accepted it; only speed depends on it.
 bool spread_over(std::span<const std::uint32_t> nodes, std::span<std::byte> memory);
 
 }  // namespace fp4moe::platform

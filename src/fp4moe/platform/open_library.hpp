@@ -6,7 +6,7 @@
 
 namespace fp4moe::platform {
 
-// Whether this program can open libraries at all.
+// True if this program can open libraries at all.
 bool opens_libraries();
 
 struct OpenedLibrary {

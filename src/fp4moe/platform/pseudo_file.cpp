@@ -26,10 +26,10 @@ std::pair<std::string_view, std::uint64_t> text_and_number(std::string_view name
 
 }  // namespace
 
-std::string read_start(const std::string& path, std::size_t most) {
+std::string read_start(const std::string& path, std::size_t max) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return {};
-  std::string text(most, '\0');
+  std::string text(max, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(file.gcount()));
   return text;

@@ -11,7 +11,7 @@ namespace fp4moe::platform {
 
 // The first `most` bytes; empty when there is no such file. Pseudo files report no size, so a bound
 // stands in for it.
-std::string read_start(const std::string& path, std::size_t most = 16384);
+std::string read_start(const std::string& path, std::size_t max = 16384);
 
 // The entries of a folder, ordered by text and then number: node2 before node10. Empty when it
 // cannot be read; at most 4096 of them.

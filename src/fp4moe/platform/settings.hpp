@@ -15,7 +15,7 @@ namespace fp4moe::platform {
 struct Settings {
   std::optional<std::string> cpu_isa{};  // FP4MOE_CPU_ISA: run only kernels of this ISA and below
   std::optional<std::size_t> threads{};  // FP4MOE_THREADS: 1 ... kMaxThreads
-  std::optional<bool> pins{};            // FP4MOE_PIN: workers stay on processors of their own
+  std::optional<bool> pins{};            // FP4MOE_PIN: workers stay on CPUs of their own
   std::optional<bool> openmp{};  // FP4MOE_OPENMP: layers of Python compute on torch's threads
   std::optional<std::string> cuda_kernels{};  // FP4MOE_CUDA_KERNELS: sm90 or sm80
 };

@@ -34,7 +34,7 @@ std::string svg_line(double x1, double y1, double x2, double y2, std::string_vie
 
 struct Bins {
   int low = 0, high = 0;  // the first and the last
-  std::uint64_t most = 1;
+  std::uint64_t max = 1;
   int count() const { return high - low + 1; }
 };
 
@@ -44,7 +44,7 @@ Bins bins_of(std::span<const HistogramSeries> series) {
     if (each.counts.empty()) continue;
     bins.low = std::min(bins.low, each.first);
     bins.high = std::max(bins.high, each.first + static_cast<int>(each.counts.size()) - 1);
-    bins.most = std::max(bins.most, std::ranges::max(each.counts));
+    bins.max = std::max(bins.max, std::ranges::max(each.counts));
   }
   if (bins.low > bins.high) bins.low = bins.high = 0;
   return bins;
@@ -52,14 +52,14 @@ Bins bins_of(std::span<const HistogramSeries> series) {
 
 // Bars as one path, from `bottom` upwards.
 std::string bar_path(const HistogramSeries& series, int low, double left, double step,
-                     double bottom, double height, std::uint64_t most, std::string_view kind) {
+                     double bottom, double height, std::uint64_t max, std::string_view kind) {
   std::string path = fmt::format("<path class=\"{}\" d=\"", kind);
   const double gap = step > 4 ? 1 : 0;
   for (std::size_t i = 0; i < series.counts.size(); ++i) {
     if (series.counts[i] == 0) continue;
-    // What is there is seen.
+    // A value other than zero stays visible.
     const double h =
-        std::max(0.8, height * static_cast<double>(series.counts[i]) / static_cast<double>(most));
+        std::max(0.8, height * static_cast<double>(series.counts[i]) / static_cast<double>(max));
     path += fmt::format("M{:.1f} {:.1f}v{:.1f}h{:.1f}v{:.1f}z",
                         left + (series.first - low + static_cast<int>(i)) * step + gap / 2, bottom,
                         -h, step - gap, h);
@@ -67,7 +67,7 @@ std::string bar_path(const HistogramSeries& series, int low, double left, double
   return path + "\"/>\n";
 }
 
-// Of a range of integers, about so many round ones.
+// The step of about `wanted` round numbers in a range of integers.
 int tick_step(int count, int wanted) {
   int step = 1;
   for (const int factor : {2, 5, 10, 20, 50, 100})
@@ -97,16 +97,16 @@ std::string histograms(std::span<const HistogramSeries> series, std::string_view
     const double left = kLeft + static_cast<double>(i) * (width + kGap);
     const double used = step * bins.count();
     result += svg_text(left, 14, "start", series[i].name, "strong");
-    result += bar_path(series[i], bins.low, left, step, bottom, kHeight, bins.most, "bar");
+    result += bar_path(series[i], bins.low, left, step, bottom, kHeight, bins.max, "bar");
     result += svg_line(left, bottom, left + used, bottom, "axis");
     const int ticks = tick_step(bins.count(), static_cast<int>(used / 34));
     for (int bin = bins.low; bin <= bins.high; ++bin)
       if (bin % ticks == 0)
         result += svg_text(left + (bin - bins.low + 0.5) * step, bottom + 15, "middle",
                            std::to_string(bin));
-    std::uint64_t most = 0;
-    for (const std::uint64_t count : series[i].counts) most = std::max(most, count);
-    result += svg_text(left + used, 14, "end", "max " + short_count(most));
+    std::uint64_t max = 0;
+    for (const std::uint64_t count : series[i].counts) max = std::max(max, count);
+    result += svg_text(left + used, 14, "end", "max " + short_count(max));
   }
   result += svg_text(kLeft, bottom + 34, "start", label);
   return result + "</svg>\n";
@@ -114,12 +114,12 @@ std::string histograms(std::span<const HistogramSeries> series, std::string_view
 
 std::string spark(const HistogramSeries& series, int low, int high) {
   constexpr double kWidth = 120, kHeight = 20;
-  std::uint64_t most = 1;
-  for (const std::uint64_t count : series.counts) most = std::max(most, count);
+  std::uint64_t max = 1;
+  for (const std::uint64_t count : series.counts) max = std::max(max, count);
   const double step = kWidth / std::max(1, high - low + 1);
   return fmt::format("<svg class=\"spark\" viewBox=\"0 0 {0} {1}\" aria-hidden=\"true\">", kWidth,
                      kHeight) +
-         bar_path(series, low, 0, step, kHeight, kHeight, most, "bar") + "</svg>";
+         bar_path(series, low, 0, step, kHeight, kHeight, max, "bar") + "</svg>";
 }
 
 std::string heat_map(const HeatMap& map) {
@@ -180,11 +180,11 @@ std::string heat_legend(double low, double high, std::string_view label) {
 
 std::string bars(std::span<const Bar> rows, double limit, std::string_view limit_text) {
   constexpr double kLeft = 250, kRight = 190, kStep = 24, kTop = 20;
-  double most = limit;
-  for (const Bar& row : rows) most = std::max(most, row.value);
-  if (most <= 0) most = 1;
+  double max = limit;
+  for (const Bar& row : rows) max = std::max(max, row.value);
+  if (max <= 0) max = 1;
   const double width = kFigureWidth - kLeft - kRight;
-  const auto x = [&](double value) { return kLeft + width * value / most; };
+  const auto x = [&](double value) { return kLeft + width * value / max; };
   const double bottom = kTop + kStep * static_cast<double>(rows.size());
   std::string result = svg_open(kFigureWidth, bottom + 6, limit_text);
   for (std::size_t i = 0; i < rows.size(); ++i) {

@@ -50,7 +50,7 @@ std::vector<WorkItem> items_of(const std::vector<LayerScales>& layers) {
   return items;
 }
 
-// Whether the whole work ends with it, not this expert's alone.
+// True if it ends the whole work, not only this expert's.
 bool is_fatal(const Error& why) {
   return why.code == ErrorCode::interrupted || why.code == ErrorCode::exhausted;
 }
@@ -159,7 +159,7 @@ Json to_json(const ScaleHistogram& histogram) {
             {"zeros", histogram.zeros()},
             {"negative", histogram.negative()}};
   if (!histogram.has_scales()) return json;
-  json.update({{"least", histogram.least()},
+  json.update({{"least", histogram.min()},
                {"largest", histogram.largest()},
                {"mean_log2", histogram.mean_log2()},
                {"first_bin", histogram.first_bin()},
@@ -169,7 +169,7 @@ Json to_json(const ScaleHistogram& histogram) {
 
 using Histograms = std::array<ScaleHistogram, kProjectionNames.size()>;
 
-// What a projection has no blocks of is left out: a gate, where there is none.
+// A projection without blocks is left out: a gate, if there is none.
 Json to_json(const Histograms& histograms) {
   Json json = Json::object();
   for (std::size_t i = 0; i < histograms.size(); ++i)
@@ -214,7 +214,7 @@ void ScaleHistogram::add_scale(double magnitude, std::uint64_t count) {
   const double log2 = std::log2(magnitude);
   bin(static_cast<int>(std::floor(log2))) += count;
   const bool is_first = blocks_ == zeros_;
-  least_ = is_first ? magnitude : std::min(least_, magnitude);
+  min_ = is_first ? magnitude : std::min(min_, magnitude);
   largest_ = is_first ? magnitude : std::max(largest_, magnitude);
   sum_log2_ += log2 * static_cast<double>(count);
   blocks_ += count;
@@ -240,7 +240,7 @@ void ScaleHistogram::add(WeightFormat format, const checkpoint::ProjectionView& 
 void ScaleHistogram::add(const ScaleHistogram& other) {
   if (other.has_scales()) {
     const bool is_first = !has_scales();
-    least_ = is_first ? other.least_ : std::min(least_, other.least_);
+    min_ = is_first ? other.min_ : std::min(min_, other.min_);
     largest_ = is_first ? other.largest_ : std::max(largest_, other.largest_);
     for (std::size_t i = 0; i < other.bins_.size(); ++i)
       bin(other.first_bin_ + static_cast<int>(i)) += other.bins_[i];

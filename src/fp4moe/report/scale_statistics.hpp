@@ -27,8 +27,8 @@ class ScaleHistogram {
   std::uint64_t zeros() const { return zeros_; }
   std::uint64_t negative() const { return negative_; }
   bool has_scales() const { return blocks_ > zeros_; }  // other than zero
-  // Of those other than zero; has_scales() is asked first.
-  double least() const { return least_; }
+  // The least scale other than zero; call has_scales() first.
+  double min() const { return min_; }
   double largest() const { return largest_; }
   double mean_log2() const;
   int first_bin() const { return first_bin_; }
@@ -40,7 +40,7 @@ class ScaleHistogram {
   std::uint64_t& bin(int log2);
 
   std::uint64_t blocks_ = 0, zeros_ = 0, negative_ = 0;
-  double least_ = 0, largest_ = 0, sum_log2_ = 0;
+  double min_ = 0, largest_ = 0, sum_log2_ = 0;
   int first_bin_ = 0;
   std::vector<std::uint64_t> bins_{};  // no more than there are: every expert has three histograms
 };

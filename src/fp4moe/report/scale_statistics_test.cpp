@@ -41,7 +41,7 @@ TEST(ScaleHistogram, CountsE8m0ByItsExponent) {
   EXPECT_EQ(histogram.blocks(), 4u);
   EXPECT_EQ(histogram.first_bin(), -7);
   EXPECT_EQ(histogram.counts(), (std::vector<std::uint64_t>{1, 0, 0, 0, 0, 0, 0, 2, 0, 0, 1}));
-  EXPECT_DOUBLE_EQ(histogram.least(), std::exp2(-7));
+  EXPECT_DOUBLE_EQ(histogram.min(), std::exp2(-7));
   EXPECT_DOUBLE_EQ(histogram.largest(), 8);
   EXPECT_DOUBLE_EQ(histogram.mean_log2(), (0 + 0 - 7 + 3) / 4.0);
 }
@@ -120,14 +120,14 @@ TEST(ScaleStatistics, OfAConvertedFolderAreThoseOfItsSource) {
 
 TEST(ScaleStatistics, LeaveOutAnExpertThatCannotBeRead) {
   const TemporaryFolder folder;
-  const auto made = checkpoint::synth({.model = "gpt-oss-20b",
-                                       .layers = 1,
-                                       .experts = 3,
-                                       .hidden = 64,
-                                       .intermediate = 64,
-                                       .defect = "nan-scale"},
-                                      folder / "m");
-  ASSERT_TRUE(made) << text(made.why());
+  const auto result = checkpoint::synth({.model = "gpt-oss-20b",
+                                         .layers = 1,
+                                         .experts = 3,
+                                         .hidden = 64,
+                                         .intermediate = 64,
+                                         .defect = "nan-scale"},
+                                        folder / "m");
+  ASSERT_TRUE(result) << text(result.why());
   const auto layers = read(folder / "m");
   ASSERT_EQ(layers.size(), 1u);
   ASSERT_TRUE(layers[0].experts[0].why);

@@ -10,7 +10,7 @@ namespace fp4moe::report {
 
 // The command line that says the same, below a heading.
 std::string command_line(const Json& answer);
-// What an answer failed with, as a box.
+// The error of an answer, as a box.
 std::string failure(const Json& error);
 // "<h2 id=...>"
 std::string heading(std::string_view id, std::string_view title);

@@ -1,4 +1,4 @@
-// What the checkpoint is and what is wrong with it.
+// The section on the checkpoint and its defects.
 #include <algorithm>
 #include <string>
 #include <vector>

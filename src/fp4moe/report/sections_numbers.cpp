@@ -19,12 +19,12 @@ std::string layer_name(const Json& layer) {
   return layer.at("layer").is_null() ? "" : std::to_string(layer.at("layer").get<std::uint64_t>());
 }
 
-// What JSON has no number for, it has null.
+// JSON has null where it has no number.
 double number_of(const Json& value) {
   return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
-// What is not finite is larger than all that is.
+// A number that is not finite is larger than all finite ones.
 double larger(double a, double b) { return std::isfinite(a) && !(b <= a) ? b : a; }
 
 DotSeries errors_of(const Json& numerics, const Json& diff) {
@@ -111,7 +111,7 @@ std::string peers_part(const Json& record, const std::string& model) {
   const std::string file = escaped(record.at("file").get<std::string>());
   if (result.empty())
     return soft(fmt::format("{} has no measurement of a model with these sizes.", file));
-  const auto what = record.at("report").find("what");  // the file is somebody's
+  const auto what = record.at("report").find("what");  // the file is not trusted
   const bool has_text = what != record.at("report").end() && what->is_string();
   return result +
          soft(fmt::format("From {}. {}", file, has_text ? escaped(what->get<std::string>()) : ""));

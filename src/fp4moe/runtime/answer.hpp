@@ -11,7 +11,7 @@
 
 namespace fp4moe::runtime {
 
-// What to do, and what is taken then. The selection was asked again with it.
+// A change, and the backend selected with it. The selection was run again with the change.
 struct ToChange {
   const oracle::Backend* backend = nullptr;
   oracle::Remedy remedy{};
@@ -24,7 +24,7 @@ struct NearMiss {
   bool is_elsewhere = false;           // it needs another platform
 };
 
-// What other rules select for the same layer on the same device.
+// The selection of another policy for the same layer on the same device.
 struct Alternative {
   const oracle::Policy* policy = nullptr;
   oracle::Selection selection{};

@@ -45,7 +45,7 @@ struct Call {
       ids.push_back(static_cast<std::int32_t>(random.next() % kExperts));
       weights.push_back(0.1f + 0.1f * static_cast<float>(random.next() % 8));
     }
-    ids[3] = -1;  // a assignment that is not there
+    ids[3] = -1;  // an assignment that does not exist
   }
   Tokens tokens() const {
     return {.x = moe::dense_rows(std::span(x), DType::bf16, kTokens, kHidden),

@@ -38,10 +38,10 @@ class CudaWeights : public moe::cuda::testing::OnDevice {
   Found fetch(const DeviceLayer& layer) const {
     using moe::cuda::testing::download;
     const auto& l = layer.layer();
-    const std::size_t turns = l.is_gated != 0 ? 2 : 1;
+    const std::size_t projections = l.is_gated != 0 ? 2 : 1;
     Found result{.w13 = download<std::byte>(*device, l.w13.tiles, l.experts * l.w13.expert_bytes),
                  .w2 = download<std::byte>(*device, l.w2.tiles, l.experts * l.w2.expert_bytes),
-                 .factor13 = download<float>(*device, l.w13.factor, l.experts * turns),
+                 .factor13 = download<float>(*device, l.w13.factor, l.experts * projections),
                  .factor2 = download<float>(*device, l.w2.factor, l.experts),
                  .down_global = download<float>(*device, l.down_global, l.experts)};
     if (l.w13.bias != nullptr) {

@@ -27,7 +27,7 @@ struct EngineRow {
   std::unique_ptr<moe::Engine> (*make)(std::shared_ptr<ThreadPool> pool,
                                        const EngineOptions& options);
   bool (*is_built)();
-  // Whether it computes on this machine. Errors: cuda.*.
+  // Checks that it computes on this machine. Errors: cuda.*.
   Result<Done> (*check)();
 };
 

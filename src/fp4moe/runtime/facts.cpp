@@ -24,8 +24,9 @@ std::string_view router_name(const checkpoint::ModelConfig& config, std::string_
                              const FindTensor& find) {
   const checkpoint::ModelRow* row = checkpoint::find_family(config.model_type);
   const std::string_view own = row == nullptr ? "gate" : row->router;
-  for (const std::string_view module : {own, std::string_view("gate"), std::string_view("router"),
-                                        std::string_view("ffn_gate_inp")})
+  if (find(fmt::format("{}{}.weight", prefix, own))) return own;
+  if (find(fmt::format("{}ffn_gate_inp.weight", prefix))) return "ffn_gate_inp";
+  for (const std::string_view module : checkpoint::kRouterModules)
     if (find(fmt::format("{}{}.weight", prefix, module))) return module;
   return own;
 }
@@ -56,7 +57,7 @@ Result<std::vector<float>> read_floats(const TensorView& view, std::string_view 
   return values;
 }
 
-// What a configuration says of a router beyond the scores.
+// Facts of a configuration beyond the function of the scores.
 bool is_scaled(const checkpoint::ModelConfig& config) {
   return config.routed_scale.value_or(1.0) != 1.0;
 }
@@ -77,7 +78,7 @@ std::optional<Method> method_of_scores(const checkpoint::ModelConfig& config, bo
   return normalizes ? Method::renormalize_naive : Method::softmax_topk;
 }
 
-// Whether a family's method has the scores that the configuration names.
+// True if a family's method has the scores that the configuration names.
 bool has_scores(Method method, std::string_view scoring) {
   switch (moe::routing::row(method).key) {
     case moe::routing::Score::sigmoid:
@@ -93,8 +94,7 @@ bool has_scores(Method method, std::string_view scoring) {
   return false;
 }
 
-// The family's method, or what the configuration says; nothing when neither does. Softmax of all
-// logits is assumed where nothing but norm_topk_prob is said, as in Qwen's models.
+// The family's method, or what the configuration says; nothing when neither does.
 std::optional<Method> choose_method(const checkpoint::ModelConfig& config, bool has_bias,
                                     LayerFacts& facts) {
   const auto family = moe::routing::method_from_name(checkpoint::family_routing(config.model_type));
@@ -102,11 +102,7 @@ std::optional<Method> choose_method(const checkpoint::ModelConfig& config, bool 
     const bool normalizes = config.renormalizes.value_or(false);
     return *family == Method::softmax_topk && normalizes ? Method::renormalize_naive : *family;
   }
-  std::optional<Method> method = method_of_scores(config, has_bias);
-  const bool is_plain = config.scoring.empty() && config.renormalizes && !has_bias &&
-                        !is_scaled(config) && !is_grouped(config);
-  if (!method && is_plain)
-    method = *config.renormalizes ? Method::renormalize_naive : Method::softmax_topk;
+  const std::optional<Method> method = method_of_scores(config, has_bias);
   if (method)
     facts.notes.push_back(fmt::format("routing {} is assumed", moe::routing::name(*method)));
   return method;
@@ -143,7 +139,8 @@ void choose_routing(const checkpoint::ModelConfig& config, const FindTensor& fin
   const auto refuse = [&](std::string_view why) {
     if (!facts.no_routing) facts.no_routing = unknown_routing(facts.prefix, why);
   };
-  if (find(fmt::format("{}{}.tid2eid", facts.prefix, facts.router_module)))
+  if (find(fmt::format("{}{}.tid2eid", facts.prefix, facts.router_module)) ||
+      find(facts.prefix + "ffn_gate_tid2eid.weight"))
     refuse("this layer chooses experts by token ids (tid2eid), not by logits");
   const bool has_bias = !router.bias.empty();
   std::optional<Method> method = choose_method(config, has_bias, facts);
@@ -188,6 +185,12 @@ Result<LayerFacts> layer_facts(const checkpoint::ModelConfig& config,
   LayerFacts facts{.model = plan::model_of_layer(config, shape, rule),
                    .prefix = std::string(prefix)};
   facts.notes = facts.model.notes;
+  if (!facts.model.unread_activation.empty())
+    return invalid("facts.activation", "the experts' activation is not known here")
+        .at(facts.prefix)
+        .expects("hidden_act silu, gelu, gelu_tanh or relu2, or a family that is known here",
+                 fmt::format("{}, model_type \"{}\"", printable(facts.model.unread_activation),
+                             printable(config.model_type)));
   if (!config.top_k)
     return invalid("facts.top_k", "the configuration does not say how many experts a token has")
         .at("num_experts_per_tok")
@@ -198,15 +201,13 @@ Result<LayerFacts> layer_facts(const checkpoint::ModelConfig& config,
   router.top_k = *config.top_k;
   const std::string_view module = router_name(config, prefix, find);
   facts.router_module = module;
-  const std::string names[] = {
-      fmt::format("{}{}.e_score_correction_bias", prefix, module),
-      fmt::format("{}e_score_correction_bias", prefix),
-      fmt::format("{}moe_statics.e_score_correction_bias", prefix),
-      fmt::format("{}{}.moe_statics.e_score_correction_bias", prefix, module),
-      fmt::format("{}exp_probs_b.bias", prefix),
-      adds_bias_to_logits(config) ? std::string() : fmt::format("{}{}.bias", prefix, module)};
+  std::vector<std::string> names;
+  for (const std::string_view bias : checkpoint::kRouterBiases)
+    names.push_back(facts.prefix + fmt::format(fmt::runtime(bias), module));
+  names.push_back(fmt::format("{}exp_probs_b.bias", prefix));
+  if (!adds_bias_to_logits(config)) names.push_back(fmt::format("{}{}.bias", prefix, module));
   for (const std::string& name : names) {
-    const auto found = name.empty() ? std::nullopt : find(name);
+    const auto found = find(name);
     if (!found) continue;
     Result<std::vector<float>> bias = read_floats(*found, name, {shape.experts});
     if (!bias) return bias.why();

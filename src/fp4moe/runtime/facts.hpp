@@ -1,4 +1,4 @@
-// What running a layer needs to know of its model beside the weights: the words a backend is chosen
+// The facts of a model that running a layer needs beside the weights: the words a backend is chosen
 // with, the activation, the router. From a checkpoint, from a converted folder, or as a caller
 // describes it (layer_description.hpp).
 #pragma once
@@ -41,7 +41,7 @@ struct LayerFacts {
 };
 
 // Errors: facts.top_k (the configuration does not say how many experts a token has), facts.router (a
-// correction bias of another shape or type).
+// correction bias of another shape or type), facts.activation (the experts' is not known).
 Result<LayerFacts> layer_facts(const checkpoint::ModelConfig& config,
                                const checkpoint::MoeShape& shape, std::string_view prefix,
                                checkpoint::SplitRule rule, const FindTensor& find);

@@ -74,12 +74,22 @@ TEST(Facts, FamiliesHaveTheirRouters) {
            Case{{.model_type = "kimi_linear", .routed_scale = 2.446}, true, Method::deepseek_v3},
            Case{{.model_type = "ernie4_5_moe"}, true, Method::softmax_bias},
            Case{{.model_type = "deepseek_v4", .scoring = "sigmoid"}, true, Method::deepseek_v3},
-           Case{{.model_type = "new", .scoring = "sigmoid"}, true, Method::deepseek_v3},
-           Case{{.model_type = "new", .scoring = "sigmoid"}, false, Method::sigmoid_renorm},
-           Case{{.model_type = "new", .routed_scale = 2.0, .scoring = "softmax"},
+           Case{{.model_type = "lfm2_moe"}, true, Method::deepseek_v3},
+           Case{{.model_type = "jamba"}, false, Method::softmax_topk},
+           Case{{.model_type = "hunyuan-moe"}, false, Method::renormalize_naive},
+           Case{{.model_type = "ernie4_5-moe"}, true, Method::softmax_bias},
+           Case{{.model_type = "new", .scoring = "sigmoid", .activation = "silu"},
+                true,
+                Method::deepseek_v3},
+           Case{{.model_type = "new", .scoring = "sigmoid", .activation = "silu"},
+                false,
+                Method::sigmoid_renorm},
+           Case{{.model_type = "new",
+           .routed_scale = 2.0,
+           .scoring = "softmax",
+           .activation = "silu"},
                 false,
                 Method::grouped_softmax},
-           Case{{.model_type = "new", .renormalizes = true}, false, Method::renormalize_naive},
        }) {
     const LayerFacts facts = facts_of(row.config, router(row.has_bias));
     EXPECT_FALSE(facts.no_routing) << row.config.model_type << ": " << text(*facts.no_routing);
@@ -96,12 +106,14 @@ TEST(Facts, ARouterThatIsNotKnownIsNotGuessed) {
     std::string_view word;
   };
   for (const Case& row : {
-           Case{{.model_type = "new"}, false, "not known"},
-           Case{{.model_type = "new", .renormalizes = true}, true, "not known"},
-           Case{{.model_type = "new", .routed_scale = 2.0, .renormalizes = true},
+           Case{{.model_type = "new", .activation = "silu"}, false, "not known"},
+           Case{{.model_type = "new", .renormalizes = true, .activation = "silu"},
                 false,
                 "not known"},
-           Case{{.model_type = "new", .scoring = "tanh"}, false, "tanh"},
+           Case{{.model_type = "new", .renormalizes = true, .activation = "silu"},
+                true,
+                "not known"},
+           Case{{.model_type = "new", .scoring = "tanh", .activation = "silu"}, false, "tanh"},
            Case{{.model_type = "qwen3_moe", .routed_scale = 2.0}, false, "routed_scaling_factor"},
            Case{{.model_type = "qwen3_moe"}, true, "correction bias"},
            Case{{.model_type = "qwen3_moe", .groups = 2}, false, "groups"},
@@ -112,6 +124,38 @@ TEST(Facts, ARouterThatIsNotKnownIsNotGuessed) {
     EXPECT_EQ(facts.no_routing->id, "facts.routing");
     EXPECT_NE(facts.no_routing->message.find(row.word), std::string::npos)
         << facts.no_routing->message;
+  }
+}
+
+TEST(Facts, TheActivationIsTheConfigurationsOrTheFamilys) {
+  using oracle::Activation;
+  struct Case {
+    checkpoint::ModelConfig config;
+    Activation activation;
+  };
+  for (const Case& row : {
+           Case{{.model_type = "qwen3_moe"}, Activation::silu},
+           Case{{.model_type = "qwen3_moe", .activation = "gelu_pytorch_tanh"},
+                Activation::gelu_tanh},
+           Case{{.model_type = "gpt_oss", .activation = "silu"}, Activation::swigluoai},
+           Case{{.model_type = "grok"}, Activation::gelu_tanh},
+           Case{{.model_type = "new", .activation = "gelu"}, Activation::gelu},
+           Case{{.model_type = "new", .activation = "swish"}, Activation::silu},
+       }) {
+    EXPECT_EQ(facts_of(row.config, router()).model.layer.activation, row.activation)
+        << row.config.model_type << " " << row.config.activation;
+  }
+  for (const checkpoint::ModelConfig& config : {
+           checkpoint::ModelConfig{.model_type = "new"},
+           checkpoint::ModelConfig{.model_type = "qwen3_moe", .activation = "quick_gelu"},
+           checkpoint::ModelConfig{.model_type = "new", .activation = "silu, swiglu_alpha 1.702"},
+           checkpoint::ModelConfig{.model_type = "gpt_oss", .activation = "silu, swiglu_alpha 2"},
+       }) {
+    const checkpoint::MoeShape shape{.experts = kExperts, .hidden = kHidden, .intermediate = 32};
+    const auto refused = layer_facts(config, shape, "model.layers.0.mlp.",
+                                     checkpoint::SplitRule::equal, router().finder());
+    ASSERT_FALSE(refused) << config.model_type << " " << config.activation;
+    EXPECT_EQ(refused.why().id, "facts.activation");
   }
 }
 

@@ -117,8 +117,8 @@ Result<MoeLayer> MoeLayer::create(const LayerDescription& description,
   });
 }
 
-// What this rank packs. Every rank may hold copies of any expert, so reading is not limited to the
-// rank's own.
+// The part that this rank packs. Every rank may hold copies of any expert, so reading is not
+// limited to the rank's own.
 Result<convert::LayerJob> MoeLayer::job_by(const MakeJob& make_job) const {
   checkpoint::Slice readable = options_.slice;
   if (replicas_) readable.expert_parallel = {};
@@ -223,7 +223,7 @@ Result<MoeLayer> MoeLayer::of(LayerFacts facts, Choice choice, PackedWeights pac
   return result;
 }
 
-// What the engine will be asked to compute, but for scales that come with the weights.
+// Fills the engine's problem, except for scales that come with the weights.
 Result<Done> MoeLayer::describe() {
   const oracle::Layer& layer = facts_.model.layer;
   const auto activation = moe::activation_from_name(oracle::name(layer.activation));

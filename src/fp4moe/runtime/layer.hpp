@@ -37,7 +37,7 @@ class DeviceSession;
 
 namespace fp4moe::runtime {
 
-// What a call brings. Either ids and weights, or logits; rows as moe::Tokens has them.
+// The input of a call: either ids and weights, or logits.
 using Tokens = moe::Tokens;
 
 class MoeLayer {

@@ -25,7 +25,7 @@ struct LayerDescription {
   // brings ids and weights.
   std::optional<moe::routing::RouterOptions> router{};
   bool weight_on_input = false;  // router weights multiply x instead of the output; Llama4's do
-  // Of the whole layer, where the weights are what a slice leaves of it; 0: as the weights have it.
+  // Sizes of the whole layer if the weights are a slice of it; 0: as the weights have them.
   std::uint64_t experts = 0, intermediate = 0;
   checkpoint::SplitRule split = checkpoint::SplitRule::equal;  // gpt-oss: ceil_blocks
   // How activations are meant to be quantized; absent: NVFP4 where the weights bring input scales.

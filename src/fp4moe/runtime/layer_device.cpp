@@ -7,7 +7,7 @@
 namespace fp4moe::runtime {
 namespace {
 
-// What only the host's side of a layer does; empty: nothing.
+// The work of a layer that only the host does; empty: none.
 std::string_view host_work(const LayerOptions& options, const LayerFacts& facts) {
   if (options.ranks != nullptr && options.ranks->size() > 1) return "sums over ranks";
   if (!options.physical_experts.empty()) return "copies of experts";

@@ -12,7 +12,7 @@ Result<moe::WeightsHome> weights_from_name(std::string_view name) {
       .expects("auto, packed or mapped", "'" + printable(name) + "'");
 }
 
-// What a word means, where there is one.
+// The meaning of a word, if one is given.
 template <class Value, class Meaning, class FromName>
 Result<Done> read_word(std::string_view word, FromName from_name, Meaning& meaning) {
   if (word.empty()) return Done{};

@@ -25,7 +25,7 @@ namespace fp4moe::runtime {
 using SharedExperts =
     std::function<Result<Done>(const moe::ConstRows& x, const moe::MutableRows& out)>;
 
-// What quantized activations are divided by: of x, and of the activation's output.
+// The divisors of quantized activations: of x, and of the activation's output.
 struct InputScale {
   float input = 1.0f, hidden = 1.0f;
 };

@@ -182,7 +182,7 @@ TEST(MemoryLayer, IsLoadedAgainFromTheSameAndFromOtherMemory) {
       EXPECT_NE(before, after);
       const std::byte* address = layer->weights().tensors()[0].data();
       first.reset();
-      EXPECT_EQ(apply(*layer, tokens), before) << "it needs nobody's memory";
+      EXPECT_EQ(apply(*layer, tokens), before) << "it needs no other memory";
       ASSERT_TRUE(layer->load(second.view()));
       ASSERT_TRUE(layer->process());
       EXPECT_EQ(layer->weights().tensors()[0].data(), address);

@@ -79,14 +79,18 @@ class OwnedExpertBuffers {
     view.down.input_scale = scalars.down_input;
     if (!problem.has_bias) return view;
     const std::uint64_t size = moe::element_bytes(problem.bias_type);
-    const bool turns = problem.order == RowOrder::interleaved;
+    const bool is_interleaved = problem.order == RowOrder::interleaved;
     const auto bias = [&](std::span<std::byte> from, std::uint64_t first, std::uint64_t count,
                           std::uint64_t step) {
       return checkpoint::BiasView{from.data() + first * size, count, step * size,
                                   problem.bias_type};
     };
-    if (gated) view.gate.bias = bias(target_.bias13, 0, rows, turns ? 2 : 1);
-    view.up.bias = bias(target_.bias13, !gated ? 0 : turns ? 1 : rows, rows, turns ? 2 : 1);
+    if (gated) view.gate.bias = bias(target_.bias13, 0, rows, is_interleaved ? 2 : 1);
+    view.up.bias = bias(target_.bias13,
+                        !gated           ? 0
+                        : is_interleaved ? 1
+                                         : rows,
+                        rows, is_interleaved ? 2 : 1);
     view.down.bias = bias(target_.bias2, 0, hidden, 1);
     return view;
   }

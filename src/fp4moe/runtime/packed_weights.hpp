@@ -1,5 +1,5 @@
 // A layer's weights in a backend's layout: memory of its own that is filled from a checkpoint or from
-// memory of somebody else's, or a converted folder mapped without copying. Filling again puts the
+// memory of another owner, or a converted folder mapped without copying. Filling again puts the
 // same source's bytes at the same addresses.
 #pragma once
 #include <cstddef>
@@ -26,12 +26,12 @@ class PackedWeights {
   // Memory for a rank's share of a layer, zeroed.
   static Result<PackedWeights> create(const layout::Layout& layout,
                                       const convert::Problem& problem);
-  // What the layer would be, without memory: for weights that stay where the source has them.
+  // The layer without memory: for weights that stay where the source has them.
   static Result<PackedWeights> describe(const layout::Layout& layout,
                                         const convert::Problem& problem);
   static Result<PackedWeights> map(std::shared_ptr<const convert::ConvertedFolder> folder,
                                    std::size_t number);
-  // Tensors that somebody packed already, in the packer's order; their memory outlives this.
+  // Tensors that were packed already, in the packer's order; their memory outlives this.
   static PackedWeights of(convert::LayerPacker packer,
                           std::vector<std::span<const std::byte>> tensors);
 

@@ -147,7 +147,7 @@ void count_assignments(const MoeLayer& layer, const Tokens& tokens, LayerRun& ru
   run.active = static_cast<std::uint64_t>(std::ranges::count(used, true));
 }
 
-// What ranks of one layer must have chosen alike.
+// The choices that all ranks of one layer must share.
 std::string chosen_text(const MoeLayer& layer, std::uint64_t index) {
   const Choice& choice = layer.choice();
   return fmt::format("layer {}; backend {}; layout {}; numerics {}; activations {}; top_k {}",
@@ -164,7 +164,7 @@ void add_values(Sha256& digest, const std::vector<T>& values) {
   digest.add(std::as_bytes(std::span(values)));
 }
 
-// Short enough to be read, long enough to be nobody else's.
+// Short enough to be read, long enough to be unique.
 std::string short_hex(const Sha256::Digest& digest) {
   std::string created;
   for (std::size_t i = 0; i < 8; ++i) created += fmt::format("{:02x}", digest[i]);

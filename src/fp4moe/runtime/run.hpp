@@ -31,7 +31,7 @@ class Model {
   std::uint64_t layer_index(std::size_t number) const;  // the block's number in the model
   std::uint64_t hidden(std::size_t number) const;
   bool is_converted() const { return folder_ != nullptr; }
-  // Of a converted folder; null of a checkpoint.
+  // The manifest of a converted folder; null for a checkpoint.
   const convert::Manifest* manifest() const {
     return folder_ == nullptr ? nullptr : &folder_->manifest();
   }
@@ -62,7 +62,7 @@ struct RunOptions {
   moe::exchange::CommunicatorOptions threads{};  // of ranks that are threads
   std::vector<std::string> adapters{};           // folders; tokens name them by their order
   bool checks = false;                           // compute the exact result, too; on every rank
-  std::uint64_t seed = 1;                        // of logits, where nobody gives any
+  std::uint64_t seed = 1;                        // of logits, if none are given
   moe::reference::Trace* trace = nullptr;        // reference engine, one rank
 };
 
@@ -82,7 +82,7 @@ struct LayerRun {
   std::vector<double> exact{};  // where it was asked for
   std::vector<std::string> warnings{};
 
-  // What the call takes at least, at these rates: its experts' weights are read once, and two
+  // The least time of the call at these rates: its experts' weights are read once, and two
   // operations are done for each weight and assignment.
   double floor_seconds(double read_gb_per_s, double gflop_per_s) const;
 };
@@ -92,7 +92,7 @@ struct LayerRun {
 Result<LayerRun> run_layer(const Model& model, std::size_t number, const RunInput& input,
                            const RunOptions& options);
 
-// What `checks` adds to a run: the layer's result in float64, whole, computed by this process alone.
+// The whole layer's result in float64, computed by this process alone, for `checks`.
 Result<std::vector<double>> run_exact(const Model& model, std::size_t number, const RunInput& input,
                                       const RunOptions& options);
 

@@ -173,7 +173,7 @@ Routed seeded_logits(const RunInput& input, std::uint64_t experts, std::uint64_t
   return result;
 }
 
-// What the router reads: the hidden states, or where experts read a projection of them, what is
+// The input of the router: the hidden states, or if experts read a projection of them, what is
 // given for it.
 Result<moe::ConstRows> router_rows(const RunInput& input, const LayerFacts& facts) {
   const std::uint64_t wanted = facts.router_hidden;

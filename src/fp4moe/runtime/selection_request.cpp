@@ -118,7 +118,7 @@ bool is_model_config(const Json& document) {
           document.contains("quantization_config"));
 }
 
-// Whether its maker publishes the model in FP4; others are quantized to it by somebody.
+// True if the model's maker publishes it in FP4; other models are quantized by third parties.
 bool is_published_in_fp4(const checkpoint::ModelRow& row) {
   return row.model_type == "gpt_oss" || row.model_type == "deepseek_v4";
 }

@@ -18,7 +18,7 @@
 
 namespace fp4moe::runtime {
 
-// What was asked, in the words of the command line.
+// The request in the words of the command line.
 struct SelectionOptions {
   std::string device = "auto";
   std::string platform{}, capability{}, gfx{};
@@ -48,11 +48,11 @@ struct SelectionRequest {
   oracle::Mode mode{};
   oracle::Request request{};
   plan::Model model{};  // the whole layer; its name is empty where only fields were given
-  // What the ranks hold, or why they cannot; absent where the parallel layout was given as such.
+  // The deployment of the ranks, or its error; absent if the parallel layout was given as such.
   std::optional<oracle::Deployment> deployment{};
   std::optional<Result<plan::Split>> split{};
   bool is_described = false;  // the device; false: this machine
-  // What the question left open.
+  // True: the request left it open.
   bool policy_assumed = false, model_assumed = false, format_assumed = false,
        packages_assumed = false, variables_assumed = false;
   std::vector<std::string> notes{};  // about the environment, the exchange and the model
@@ -80,7 +80,7 @@ Result<platform::Environment> resolve_environment(const SelectionOptions& option
 // This machine's own where the device is this machine; nothing for a described one.
 platform::Environment environment_for(const SelectionOptions& options);
 
-// A model by name or path, as QuestionOptions::model has it; `format` (empty: its own) is a word.
+// A model by name or path, as SelectionOptions::model has it; `format` (empty: its own) is a word.
 Result<plan::Model> find_model(const std::string& name_or_path, std::string_view format);
 
 }  // namespace fp4moe::runtime

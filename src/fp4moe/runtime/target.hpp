@@ -1,5 +1,5 @@
 // For which device weights are laid out. A folder in a layout that only other devices read, or for
-// a backend that does not run on the device, is of use to nobody: that is said before it is written.
+// a backend that does not run on the device, is of no use: that is said before it is written.
 #pragma once
 #include <string>
 #include <string_view>

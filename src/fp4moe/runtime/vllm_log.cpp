@@ -123,14 +123,14 @@ std::string name_of_path(std::string path) {
   return path.substr(path.rfind('/') + 1);
 }
 
-// What reasons for a refusal tell about the deployment.
+// Reasons for a refusal that show LoRA.
 constexpr std::string_view kLoraReasons[] = {"kernel does not support LoRA",
                                              "expert LoRA is not supported"};
 constexpr std::string_view kInvarianceReason = "kernel does not support batch invariance";
 // Advice, which tells nothing.
 constexpr std::string_view kAdvice = "use moe_backend=";
 
-// What a line may tell: names as in vLLM's arguments and as on its command line.
+// A fact that a line may hold: names as in vLLM's arguments and as on its command line.
 struct FactRow {
   std::string_view key, flag;
   std::uint64_t SelectionOptions::*count = nullptr;
@@ -161,7 +161,7 @@ constexpr std::string_view kVersionMarks[] = {"vLLM API server version ",
                                               "vllm==",
                                               "vllm version "};
 
-// Where the name of an accelerator begins.
+// The beginnings of accelerators' names.
 constexpr std::string_view kDeviceMarks[] = {"NVIDIA ", "AMD Instinct ", "AMD Radeon ", "Tesla "};
 
 std::string version_in(std::string_view line) {
@@ -348,7 +348,7 @@ class LogReader {
     if (is_nvfp4) made_.options.assumed_model = "deepseek-v3";
     const bool had_error = made_.message && made_.message->row->level == MessageLevel::error;
     if (is_error) read_reasons(line);
-    // Raised, not written in passing: somebody insisted on the backend.
+    // Raised, not only logged: the user insisted on the backend.
     if (found->row->id == "backend-refused" && line.find("ValueError") != line.npos)
       insisted_ = {found->value("backend"),
                    is_nvfp4 ? oracle::WeightFormat::nvfp4 : oracle::WeightFormat::mxfp4};

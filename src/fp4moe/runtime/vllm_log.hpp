@@ -28,7 +28,7 @@ struct LogReading {
   std::optional<FoundMessage> reason{};   // behind it
 };
 
-// What the command line says counts more than the log. Errors (code usage): log.none where the text
+// The command line overrides the log. Errors (code usage): log.none if the text
 // has nothing of vLLM's, log.device where no device is told, described or here.
 Result<LogReading> read_log(std::string_view text, const SelectionOptions& asked);
 

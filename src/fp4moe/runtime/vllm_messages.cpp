@@ -176,7 +176,7 @@ std::vector<FormToken> pieces_of(std::string_view form) {
   return pieces;
 }
 
-// Where a value before the first literal begins: names have no spaces.
+// The begin of a value before the first literal: names have no spaces.
 std::size_t word_begin(std::string_view line, std::size_t end) {
   const std::size_t space = line.substr(0, end).find_last_of(" \t:");
   return space == line.npos ? 0 : space + 1;

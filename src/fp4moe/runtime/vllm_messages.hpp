@@ -1,4 +1,4 @@
-// vLLM's sentences about MoE backends as people meet them in a log: what each means and what to do.
+// vLLM's sentences about MoE backends as users find them in a log: what each means and what to do.
 // The page docs/vllm-messages.md is made from this table; a log is read with it.
 #pragma once
 #include <cstdint>

@@ -42,7 +42,7 @@ Result<Buffer> Buffer::allocate(std::size_t bytes) {
       (kHugePage - reinterpret_cast<std::uintptr_t>(begin) % kHugePage) % kHugePage;
   if (skip != 0) munmap(begin, skip);
   munmap(begin + skip + rounded, kHugePage - skip);
-  madvise(begin + skip, rounded, MADV_HUGEPAGE);  // a wish: without huge pages it still works
+  madvise(begin + skip, rounded, MADV_HUGEPAGE);  // may fail: without huge pages it still works
   return Buffer(begin + skip, bytes, rounded);
 }
 

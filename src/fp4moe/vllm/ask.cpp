@@ -70,7 +70,7 @@ Result<std::string> text_of(const Json& object, std::string_view key) {
   return result;
 }
 
-// What routers and kernels need and a selection does not: not fields of a layer.
+// Options of routers and kernels that a selection does not need: not fields of a layer.
 constexpr std::string_view kBesideLayer[] = {"num_expert_group",
                                              "topk_group",
                                              "e_score_correction_bias",
@@ -297,7 +297,7 @@ Result<Json> ask_buffers(const Asked& asked) {
                        {"skip_forward_padding", (*row)->conversion.pads_input}});
 }
 
-// What the scales become, but for the scales themselves.
+// The quant config without the scales themselves.
 Result<Json> ask_quant_config(const Asked& asked) {
   const auto row = asked.row();
   if (!row) return row.why();

@@ -1,4 +1,4 @@
-// What the two oracles share in making quant configs and kernels.
+// Shared by the two oracles: making quant configs and kernels.
 #pragma once
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/vllm/moe_kernel.hpp"

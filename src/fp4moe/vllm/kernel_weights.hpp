@@ -42,7 +42,7 @@ struct NvFp4Tensors {
   TensorView a2_scale{};     // F32 [E']
 };
 
-// What a conversion depends on beside the tensors and the context.
+// The options of a conversion beside the tensors and the context.
 struct ConversionOptions {
   bool is_act_and_mul = true;                        // w13 has a gate
   std::optional<checkpoint::RowOrder> w13_order{};   // instead of the one the function is for
@@ -96,11 +96,12 @@ struct NvFp4KernelWeights {
   std::vector<float> a13_scale{}, a2_scale{};      // [E], one number for all, or none
 };
 
-// What the tensors say of the layer: sizes, the order of w13's rows, biases. Errors: vllm.tensor.
+// The layer's shape that the tensors show: sizes, the order of w13's rows, biases. Errors:
+// vllm.tensor.
 Result<checkpoint::MoeShape> shape_of(const Mxfp4Tensors& tensors, checkpoint::RowOrder order);
 Result<checkpoint::MoeShape> shape_of(const NvFp4Tensors& tensors, checkpoint::RowOrder order);
 
-// What a conversion would make of weights of this shape, without memory: for callers that bring
+// The result of a conversion of weights of this shape, without memory: for callers that bring
 // their own.
 Result<KernelWeights> kernel_format(std::string_view backend, const checkpoint::MoeShape& shape,
                                     const Context& context, const ConversionOptions& options = {},

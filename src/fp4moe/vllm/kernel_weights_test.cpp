@@ -273,11 +273,11 @@ TEST(Conversion, GoesIntoTheCallersMemory) {
 
 // Rows of the gate before those of the up are not gpt-oss's rows.
 TEST(Conversion, KnowsBothOrdersOfRows) {
-  const Mxfp4Layer turns({.experts = 1, .hidden = 128, .intermediate = 128});
-  Mxfp4Layer halves = turns;
-  for (const auto& [from, to] :
-       {std::pair(&turns.w13, &halves.w13), std::pair(&turns.w13_scale, &halves.w13_scale),
-        std::pair(&turns.w13_bias, &halves.w13_bias)}) {
+  const Mxfp4Layer interleaved({.experts = 1, .hidden = 128, .intermediate = 128});
+  Mxfp4Layer halves = interleaved;
+  for (const auto& [from, to] : {std::pair(&interleaved.w13, &halves.w13),
+                                 std::pair(&interleaved.w13_scale, &halves.w13_scale),
+                                 std::pair(&interleaved.w13_bias, &halves.w13_bias)}) {
     const std::size_t row = from->bytes.size() / 256;
     for (std::size_t i = 0; i < 256; ++i)
       std::copy_n(from->bytes.begin() + static_cast<std::ptrdiff_t>(i * row), row,
@@ -286,7 +286,7 @@ TEST(Conversion, KnowsBothOrdersOfRows) {
   const Context context{.policy = "2026-08-22", .device = *platform::describe_device("b200")};
   const auto backend = Mxfp4MoeBackend::FLASHINFER_TRTLLM_MXFP4_BF16;
   const auto a =
-      convert_gpt_oss_weight_to_mxfp4_moe_kernel_format(backend, turns.tensors(), context);
+      convert_gpt_oss_weight_to_mxfp4_moe_kernel_format(backend, interleaved.tensors(), context);
   const auto b = convert_weight_to_mxfp4_moe_kernel_format(backend, halves.tensors(), context);
   ASSERT_TRUE(a && b);
   for (std::size_t t = 0; t < a->views().size(); ++t)

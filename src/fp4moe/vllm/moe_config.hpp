@@ -80,7 +80,7 @@ struct MoeConfig {
   std::optional<ActivationKey> activation_override{};
   oracle::Parallel moe_parallel_config{};
 
-  // What routers of some methods need; vLLM hands these to apply_monolithic.
+  // Options of some routers; vLLM hands these to apply_monolithic.
   std::uint64_t num_expert_group = 0, topk_group = 0;
   std::vector<float> e_score_correction_bias{};  // [num_experts]; empty: none
   double routed_scaling_factor = 1.0;

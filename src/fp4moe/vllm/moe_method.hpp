@@ -1,4 +1,4 @@
-// What vLLM's MXFP4 and NVFP4 layer methods share: the life of a layer whose weights lie in memory.
+// Shared by vLLM's MXFP4 and NVFP4 layer methods: the life of a layer whose weights lie in memory.
 //
 //   make                            the backend is chosen
 //   create_weights                  parameters by vLLM's names, zeros; the caller fills them
@@ -21,7 +21,8 @@ namespace fp4moe::vllm {
 
 struct MethodOptions {
   KernelOptions kernel{};
-  // Of w13's rows with a gate; absent: MXFP4 takes turns for swigluoai, all else is in halves.
+  // The order of w13's rows with a gate; absent: interleaved for MXFP4 with swigluoai, else in
+  // halves.
   std::optional<checkpoint::RowOrder> w13_order{};
   oracle::BufferNames names = oracle::BufferNames::modelopt;  // of NVFP4's parameters
 };
@@ -37,7 +38,7 @@ class MoeMethod {
   ExpertsClass experts_cls() const { return experts_cls_; }
   const oracle::Record& record() const { return record_; }  // of the choice
 
-  // What the parameters and the kernel compute with: the exchange's rule, then the backend's.
+  // The sizes of the parameters and the kernel: the exchange's rule, then the backend's.
   const oracle::Sizes& sizes() const { return sizes_; }
   // The kernel's quantizer pads tokens itself. Calls here take tokens of either size in any case.
   bool skip_forward_padding() const;

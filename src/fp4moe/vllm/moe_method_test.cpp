@@ -156,15 +156,15 @@ TEST(Mxfp4MoeMethod, ComputesWhatTheLayerComputes) {
         config, {.kernel = {.engine = runtime::EngineKind::reference, .threads = 1}});
     ASSERT_TRUE(method) << text(method.why());
     ASSERT_TRUE(method->create_weights());
-    const bool turns = given.activation == Activation::swigluoai;
-    fill(*method, layer, turns ? 1 : 2);
+    const bool is_interleaved = given.activation == Activation::swigluoai;
+    fill(*method, layer, is_interleaved ? 1 : 2);
     const auto done = method->process_weights_after_loading();
     ASSERT_TRUE(done) << text(done.why());
 
     const Call call(layer.sizes);
     const std::vector<float> found = through_method(*method, call, layer.sizes.hidden);
-    const checkpoint::LayerWeights weights =
-        weights_of(layer, turns ? checkpoint::RowOrder::interleaved : checkpoint::RowOrder::halves);
+    const checkpoint::LayerWeights weights = weights_of(
+        layer, is_interleaved ? checkpoint::RowOrder::interleaved : checkpoint::RowOrder::halves);
     const oracle::Backend& backend = *method->record().selection.backend;
     const oracle::Policy& policy = *method->record().selection.policy;
     EXPECT_EQ(found, through_layer(weights, given.activation, backend, policy,
@@ -235,7 +235,7 @@ TEST(Mxfp4MoeMethod, TakesTokensOfTheRoundedSize) {
   ASSERT_TRUE(method->process_weights_after_loading());
   const Call call(layer.sizes);
   const std::vector<float> plain = through_method(*method, call, 160);
-  std::vector<std::uint16_t> wide(kTokens * 256, 0x7FC0);  // NaN where nobody may look
+  std::vector<std::uint16_t> wide(kTokens * 256, 0x7FC0);  // NaN in columns that must not be read
   for (std::uint64_t t = 0; t < kTokens; ++t)
     std::copy_n(call.tokens.x.begin() + static_cast<std::ptrdiff_t>(160 * t), 160,
                 wide.begin() + static_cast<std::ptrdiff_t>(256 * t));

@@ -12,7 +12,7 @@ namespace {
 using oracle::QuantScheme;
 using oracle::ScaleLayout;
 
-// What backend, date and layer decide, before the scales themselves.
+// The quant config that backend, date and layer decide, before the scales themselves.
 Result<FusedMoeQuantConfig> described(const oracle::Backend& backend, const MoeConfig& config) {
   const auto policy = policy_of(config.context, backend.format);
   if (!policy) return policy.why();

@@ -1,4 +1,4 @@
-// What a kernel is given beside the weights (vLLM's FusedMoEQuantConfig), as values.
+// The quant config of a kernel (vLLM's FusedMoEQuantConfig), as values.
 #pragma once
 #include <cstdint>
 #include <optional>

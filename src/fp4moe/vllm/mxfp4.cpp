@@ -30,7 +30,8 @@ std::string deepseek_v4_name(std::string_view policy) {
   return policy.ends_with(kSuffix) ? std::string(policy) : fmt::format("{}{}", policy, kSuffix);
 }
 
-// What 0.33.0's conversion of gpt-oss weights does not know, though its list selects the first.
+// Backends that 0.33.0's conversion of gpt-oss weights does not know, though its list selects the
+// first.
 constexpr std::array kNotConvertedFor033{
     Mxfp4MoeBackend::CUTLASS_MXFP4_MXFP4, Mxfp4MoeBackend::B12X_MXFP4_MXFP8,
     Mxfp4MoeBackend::B12X_MXFP4_BF16, Mxfp4MoeBackend::FLASHINFER_MOE_EP_CUTEDSL,

@@ -107,7 +107,7 @@ inline constexpr std::array kTritonBackends{Mxfp4MoeBackend::TRITON,
 using Mxfp4Selected = Selected<Mxfp4MoeBackend>;
 
 // `activation_key`: how the checkpoint wants activations quantized, instead of the configuration's.
-// Where the reference raises, an error with id vllm.refused in its sentence; `refused`, where given,
+// If the reference raises: an error with id vllm.refused in its sentence; `refused`, if given,
 // takes the record with every reason. NONE, off the GPU until April, is a choice and no error.
 Result<Mxfp4Selected> select_mxfp4_moe_backend(const MoeConfig& config,
                                                std::optional<ActivationKey> activation_key = {},
@@ -123,26 +123,26 @@ Result<Mxfp4Selected> select_deepseek_v4_mxfp4_moe_backend(const MoeConfig& conf
 
 // The automatic list for this deployment, the first tried first.
 Result<std::vector<Mxfp4MoeBackend>> get_priority_backends(const MoeConfig& config);
-// What the backend wants activations quantized to; nothing: they stay in 16 bits.
+// The type that the backend wants activations quantized to; nothing: they stay in 16 bits.
 Result<std::optional<ActivationKey>> backend_activation_key(Mxfp4MoeBackend backend,
                                                             const Context& context = {});
-// What a name of moe_backend stands for; one until April, since then maybe several.
+// The backends that a name of moe_backend stands for; one until April, since then maybe several.
 Result<std::vector<Mxfp4MoeBackend>> map_mxfp4_backend(std::string_view runner_backend,
                                                        const Context& context = {});
 // Its classes of experts in the order of trial.
 Result<std::vector<ExpertsClass>> backend_to_kernel_cls(Mxfp4MoeBackend backend,
                                                         const Context& context = {});
 
-// What the backend computes with. Errors: vllm.backend, sizes.overflow.
+// The sizes that the backend computes with. Errors: vllm.backend, sizes.overflow.
 Result<oracle::Sizes> mxfp4_round_up_hidden_size_and_intermediate_size(
     Mxfp4MoeBackend backend, std::uint64_t hidden_size, std::uint64_t intermediate_size,
     const Context& context = {}, std::optional<Activation> activation = {});
 
 // Loaded weights into the backend's layout, bit for bit as the reference's function and as
-// `fp4moe convert`. Rows of w13 take turns, gate and up, as in gpt-oss. Sizes may be rounded already;
-// others are rounded here, padding is zero. A missing bias counts as none. The tensors of the result
-// are w13, w2, w13_scale, w2_scale, w13_bias, w2_bias. Errors: vllm.tensor (a type, a shape, no
-// memory), vllm.backend, weights.*, layout.*, convert.*, scale.*.
+// `fp4moe convert`. Rows of w13 are interleaved, gate and up, as in gpt-oss. Sizes may be rounded
+// already; others are rounded here, padding is zero. A missing bias counts as none. The tensors of
+// the result are w13, w2, w13_scale, w2_scale, w13_bias, w2_bias. Errors: vllm.tensor (a type, a
+// shape, no memory), vllm.backend, weights.*, layout.*, convert.*, scale.*.
 Result<KernelWeights> convert_gpt_oss_weight_to_mxfp4_moe_kernel_format(
     Mxfp4MoeBackend backend, const Mxfp4Tensors& tensors, const Context& context = {},
     const ConversionOptions& options = {});
@@ -156,7 +156,7 @@ Result<KernelWeights> convert_weight_to_mxfp4_moe_kernel_format(
     Mxfp4MoeBackend backend, const Mxfp4Tensors& tensors, const Context& context = {},
     const ConversionOptions& options = {});
 
-// What the kernel is given beside the weights. Errors: vllm.backend.
+// The quant config of the kernel. Errors: vllm.backend.
 Result<FusedMoeQuantConfig> make_mxfp4_moe_quant_config(Mxfp4MoeBackend backend,
                                                         const Mxfp4Scales& scales,
                                                         const MoeConfig& config = {});

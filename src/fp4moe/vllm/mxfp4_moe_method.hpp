@@ -24,7 +24,7 @@ class Mxfp4MoeMethod : public MoeMethod {
   // vllm.order, those of convert_gpt_oss_weight_to_mxfp4_moe_kernel_format and
   // make_mxfp4_moe_kernel.
   Result<Done> process_weights_after_loading();
-  // Of the processed weights. Errors: vllm.order.
+  // The quant config of the processed weights. Errors: vllm.order.
   Result<FusedMoeQuantConfig> get_fused_moe_quant_config() const;
   const std::optional<KernelWeights>& kernel_weights() const { return weights_; }
 

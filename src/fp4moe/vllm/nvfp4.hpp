@@ -83,7 +83,8 @@ Result<std::vector<NvFp4MoeBackend>> flashinfer_nvfp4_moe_backends(const Context
 // True where one activation scale serves the experts of all ranks.
 Result<bool> is_global_sf_supported_for_nvfp4_backend(NvFp4MoeBackend backend,
                                                       const Context& context = {});
-// What a name of moe_backend stands for. Errors: vllm.name, in the reference's sentence.
+// The backend that a name of moe_backend stands for. Errors: vllm.name, in the reference's
+// sentence.
 Result<NvFp4MoeBackend> map_nvfp4_backend(std::string_view runner_backend,
                                           const Context& context = {});
 // Its classes of experts in the order of trial. Errors: vllm.no_class.
@@ -99,7 +100,7 @@ Result<NvFp4KernelWeights> convert_to_nvfp4_moe_kernel_format(
     NvFp4MoeBackend backend, const NvFp4Tensors& tensors, bool is_act_and_mul,
     const Context& context = {}, const ConversionOptions& options = {});
 
-// What the kernel is given beside the weights. g1_alphas and g2_alphas are what accumulators are
+// The quant config of the kernel. g1_alphas and g2_alphas are what accumulators are
 // multiplied by in the end; newer references multiply activation scales in later. Errors:
 // vllm.backend, vllm.scales (numbers of scales that do not fit).
 Result<FusedMoeQuantConfig> make_nvfp4_moe_quant_config(NvFp4MoeBackend backend,

@@ -28,7 +28,7 @@ Result<oracle::Record> choose(const oracle::Policy& policy, const MoeConfig& con
 // The rows that the automatic list of a policy tries, in this order.
 Result<std::vector<Row>> priority_rows(const MoeConfig& config, WeightFormat format);
 
-// What a name of moe_backend stands for, in the order of trial. Errors: vllm.name, in the
+// The rows that a name of moe_backend stands for, in the order of trial. Errors: vllm.name, in the
 // reference's sentence.
 Result<std::vector<Row>> named_rows(std::string_view moe_backend, WeightFormat format,
                                     const Context& context);

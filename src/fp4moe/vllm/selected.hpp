@@ -1,4 +1,4 @@
-// What a selection gives: the backend, its class of experts, and the record with every reason.
+// The result of a selection: the backend, its class of experts, and the record with every reason.
 #pragma once
 #include "fp4moe/oracle/explain/record.hpp"
 #include "fp4moe/vllm/moe_config.hpp"

@@ -1,4 +1,4 @@
-// What every function asks of a tensor it is given: a type, a shape, memory.
+// Checks of a tensor argument: a type, a shape, memory.
 #pragma once
 #include <cstdint>
 #include <initializer_list>

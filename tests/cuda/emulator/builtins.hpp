@@ -3,7 +3,6 @@
 // thread_local; its threads are fibers.
 #pragma once
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -18,6 +17,7 @@
 #define __global__
 #define __grid_constant__
 #define __noinline__
+#define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__ thread_local
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -31,8 +31,14 @@ struct alignas(16) uint4 {
 struct alignas(16) int4 {
   int x, y, z, w;
 };
+struct alignas(8) float2 {
+  float x, y;
+};
 struct alignas(16) float4 {
   float x, y, z, w;
+};
+struct alignas(16) ulonglong2 {
+  unsigned long long x, y;
 };
 
 #define threadIdx (fp4moe::emulator::Block::current().thread_index())
@@ -78,23 +84,33 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned select) {
   return result;
 }
 
+inline unsigned __vmaxu2(unsigned a, unsigned b) {
+  return std::max(a & 0xFFFFu, b & 0xFFFFu) | std::max(a & 0xFFFF0000u, b & 0xFFFF0000u);
+}
+// The position of the `n`th set bit, from position `base` up.
+inline unsigned __fns(unsigned mask, unsigned base, int n) {
+  for (; base < 32; ++base)
+    if ((mask >> base & 1) != 0 && --n == 0) return base;
+  return ~0u;
+}
+
 template <class T>
 T __ldcg(const T* from) {
   return *from;
 }
-inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
-inline unsigned atomicAdd(unsigned* to, unsigned by) { return std::atomic_ref(*to).fetch_add(by); }
+template <class T>
+T __ldg(const T* from) {
+  return *from;
+}
+inline void __threadfence() { fp4moe::emulator::fence(); }
+inline unsigned atomicAdd(unsigned* to, unsigned by) { return fp4moe::emulator::add(to, by); }
 template <class T>
 T atomicMax(T* to, T value) {
-  std::atomic_ref place(*to);
-  T before = place.load();
-  while (before < value && !place.compare_exchange_weak(before, value)) {
-  }
-  return before;
+  return fp4moe::emulator::max(to, value);
 }
 
 inline void __syncthreads() { fp4moe::emulator::Block::current().sync(); }
-inline void __syncwarp() { fp4moe::emulator::Block::current().exchange(0); }
+inline void __syncwarp() { fp4moe::emulator::Block::current().sync_warp(); }
 
 // All lanes call: masks are those of whole warps.
 template <class T>
@@ -129,6 +145,18 @@ inline unsigned __reduce_add_sync(unsigned, unsigned value) {
   unsigned sum = 0;
   for (const unsigned one : fp4moe::emulator::Block::current().exchange(value)) sum += one;
   return sum;
+}
+inline unsigned __reduce_or_sync(unsigned, unsigned value) {
+  unsigned result = 0;
+  for (const unsigned one : fp4moe::emulator::Block::current().exchange(value)) result |= one;
+  return result;
+}
+template <class T>
+unsigned __match_any_sync(unsigned, T value) {
+  const auto all = fp4moe::emulator::Block::current().exchange(value);
+  unsigned result = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) result |= (all[lane] == value ? 1u : 0u) << lane;
+  return result;
 }
 inline unsigned __reduce_max_sync(unsigned, unsigned value) {
   return std::ranges::max(fp4moe::emulator::Block::current().exchange(value));

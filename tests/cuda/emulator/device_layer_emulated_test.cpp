@@ -2,11 +2,10 @@
 #include <string>
 #include <vector>
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "cuda/emulator/kernels.hpp"
+#include "cuda/emulator/device.hpp"
 #include "fp4moe/moe/cuda/device_layer.hpp"
 #include "fp4moe/moe/cuda/plan.hpp"
 #include "support/device.hpp"
@@ -16,45 +15,8 @@ namespace device_layer_emulated_test {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): helpers of this test alone
 using emulator::Copies;
-using kernels::cuda::Cubin;
-using kernels::cuda::FakeDriver;
-
-// The driver of an RTX 4090; a test may change it.
-FakeDriver& driver() {
-  static FakeDriver* const only = [] {
-    void* const opened = dlopen(FP4MOE_FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
-    return reinterpret_cast<kernels::cuda::FakeDriverFunction*>(
-        dlsym(opened, kernels::cuda::kFakeDriverSymbol))();
-  }();
-  return *only;
-}
-void reset_driver() {
-  driver() = FakeDriver{};
-  driver().memory_bytes = std::size_t{1} << 30;
-  driver().major = 8;
-  driver().minor = 9;
-  driver().shared_bytes = 99 * 1024;
-  driver().multiprocessors = 128;
-  driver().run = emulator::run;
-  emulator::options() = {};
-}
-
-Result<std::shared_ptr<const Device>> open_emulated() {
-  static const std::vector<std::string> codes = [] {
-    std::vector<std::string> all;
-    for (const std::string_view kernel : kernels::cuda::kSm80Kernels)
-      all.push_back(fmt::format("{}fp4moe_sm80_{}", kernels::cuda::kFakeCode, kernel));
-    return all;
-  }();
-  static const std::vector<Cubin> cubins = [] {
-    std::vector<Cubin> all;
-    for (const std::string& code : codes)
-      all.push_back({"fake", std::as_bytes(std::span(code.data(), code.size() + 1)), Family::sm80});
-    return all;
-  }();
-  return Device::open(0,
-                      {.library = FP4MOE_FAKE_DRIVER, .kernels = cubins, .family = Family::sm80});
-}
+using emulator::driver;
+using emulator::reset_driver;
 
 class EmulatedLayers : public ::testing::Test {
  protected:
@@ -64,16 +26,9 @@ class EmulatedLayers : public ::testing::Test {
   }
   void TearDown() override { EXPECT_EQ(driver().unknown_kernels, 0); }
   void open() {
-    auto opened = open_emulated();
+    auto opened = emulator::open_device();
     ASSERT_TRUE(opened) << text(opened.why());
     device = std::move(*opened);
-  }
-  std::string kernels() {
-    std::string names;
-    for (const auto& launch : driver().launches)
-      names += (names.empty() ? "" : " ") + launch.kernel.substr(12);
-    driver().launches.clear();
-    return names;
   }
 
   std::shared_ptr<const Device> device{};
@@ -89,15 +44,15 @@ TEST_F(EmulatedLayers, AgreeWithTheReferenceForAnyNumberOfTokens) {
     for (const auto& [count, tile] : {std::pair{1u, 32}, std::pair{8u, 32}, std::pair{9u, 32},
                                       std::pair{60u, 64}, std::pair{100u, 128}}) {
       const TestTokens tokens(count, sizes.hidden, 2, sizes.experts, 40 + count);
-      kernels();
+      emulator::launched();
       EXPECT_LE(error_of(reference(problem, weights, tokens),
                          run(layer, tokens, OutputForm::summed, DType::bf16)),
                 kMaxError)
           << formats::name(format) << ", " << count << " tokens";
-      EXPECT_EQ(kernels(), fmt::format("{2} grouped_gemm_n{0}_{1} grouped_gemm_n{0}_{1} "
-                                       "combine_bf16",
-                                       tile, formats::name(format),
-                                       count <= 8 ? "route_gather" : "prepare gather"));
+      EXPECT_EQ(emulator::launched(), fmt::format("{2} grouped_gemm_n{0}_{1} grouped_gemm_n{0}_{1} "
+                                                  "combine_bf16",
+                                                  tile, formats::name(format),
+                                                  count <= 8 ? "route_gather" : "prepare gather"));
     }
   }
 }
@@ -172,8 +127,8 @@ TEST_F(EmulatedLayers, AdaptersAreAdded) {
   Upload given(*device, tokens);
   const Memory pairs_memory = upload(*device, std::as_bytes(std::span(on_device)));
   const Memory of_token_memory = upload(*device, of_token);
-  given.call.adapters = {pairs_memory.as<const kernels::cuda::DeviceLoraExpert>(),
-                         of_token_memory.as<const std::int32_t>(), rank};
+  given.call.in.adapters = {of_token_memory.as<const std::int32_t>(), of_token.size()};
+  given.call.adapters = {pairs_memory.as<const kernels::cuda::DeviceLoraExpert>(), rank};
   EXPECT_LE(error_of(expected, run(layer, given, {.tokens = count, .top_k = 2, .max_rank = rank})),
             kMaxError);
 }
@@ -188,13 +143,5 @@ TEST_F(EmulatedLayers, ADeviceWithTooLittleSharedMemoryIsRefused) {
 }
 
 }  // namespace device_layer_emulated_test
-
-// The tests of devices in device_layer_gpu_test.cpp, small, on this one.
-namespace testing {
-Result<std::shared_ptr<const Device>> open_test_device() {
-  device_layer_emulated_test::reset_driver();
-  return device_layer_emulated_test::open_emulated();
-}
-}  // namespace testing
 
 }  // namespace fp4moe::moe::cuda

@@ -1,7 +1,13 @@
-// Kernels of the family sm80 on a CPU: their own sources, compiled with builtins.hpp. What a device
-// would compute comes out, up to the order in which tensor cores add.
+// Kernels on a CPU: their own sources, compiled with builtins.hpp. What a device would compute comes
+// out, up to the order in which tensor cores add.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "cuda/emulator/block.hpp"
 #include "cuda/fake_driver.hpp"
@@ -12,11 +18,32 @@ namespace fp4moe::emulator {
 struct Options {
   Copies copies = Copies::lazy;
   std::uint64_t seed = 1;
+  // Gets what kernels do wrong; null: that ends the test program.
+  std::vector<std::string>* found = nullptr;
 };
 Options& options();
 
-// What FakeDriver::run wants. Ends the test program where a launch writes beyond its shared memory, or
-// is of a kernel that is not here.
+// What FakeDriver::run wants. What a launch may not do ends the test program: a race in shared memory, a
+// deadlock, a write beyond its shared memory, a kernel that is not here.
 void run(const kernels::cuda::FakeLaunch& launch, const void* params);
+
+// A kernel of the family that is compiled in, and its dynamic shared memory in this thread of the system.
+struct KernelRow {
+  std::string_view name;
+  void (*call)(const void* params);
+  void* (*memory)();
+};
+// The names without their prefix.
+std::string_view prefix();
+std::span<const KernelRow> kernels();
+
+inline constexpr std::size_t kSharedBytes = 227 * 1024;
+
+template <auto kernel>
+struct Call;
+template <class Params, void (*kernel)(Params)>
+struct Call<kernel> {
+  static void call(const void* params) { kernel(*static_cast<const Params*>(params)); }
+};
 
 }  // namespace fp4moe::emulator

@@ -8,7 +8,7 @@ namespace {
 
 using layout::Map;
 
-// Where gate and up rows are halves, blocks of `block` of each take turns.
+// If gate and up rows are halves, blocks of `block` of each are interleaved.
 OperationPlan gate_up(const LayoutCase& given, Map map, std::uint32_t block) {
   const Result<bool> flag = flag_param(*given.params, "gate_up");
   if (!flag) return flag.why();

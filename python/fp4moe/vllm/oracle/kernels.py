@@ -104,7 +104,7 @@ class FusedMoEQuantConfig:
     w2_bias: Any = None
     a1_scale: Any = None
     a2_scale: Any = None
-    g1_alphas: Any = None  # what products are multiplied by
+    g1_alphas: Any = None  # what accumulators are multiplied by
     g2_alphas: Any = None
     a1_gscale: Any = None  # what activations are multiplied by
     a2_gscale: Any = None

@@ -166,7 +166,7 @@ def convert_gpt_oss_weight_to_mxfp4_moe_kernel_format(
 ) -> KernelWeights:
     """Loaded weights into the backend's layout, bit for bit as vLLM's function.
 
-    Rows of w13 take turns, gate and up. ``layer`` is not looked at. ``options``: is_act_and_mul,
+    Rows of w13 are interleaved, gate and up. ``layer`` is not looked at. ``options``: is_act_and_mul,
     activation, tp_size, generation, params_dtype, threads. Returns w13_weight, w2_weight,
     w13_weight_scale, w2_weight_scale, w13_bias, w2_bias.
     """

@@ -156,7 +156,7 @@ def make_nvfp4_moe_quant_config(
 ) -> FusedMoEQuantConfig:
     """What the kernel is given beside the weights.
 
-    g1_alphas and g2_alphas are what products are multiplied by in the end; vLLM since April
+    g1_alphas and g2_alphas are what accumulators are multiplied by in the end; vLLM since April
     multiplies the activation scales in later.
     """
     config = config or FusedMoEConfig()

@@ -18,32 +18,60 @@ logger = logging.getLogger("vllm.fp4moe")
 _said: set[str] = set()
 
 
-def choose(layer: Any, prefix: str, target: Target | None, theirs: Callable[[], Any]) -> Any:
-    """The method of a RoutedExperts layer; `theirs` makes vLLM's, or raises."""
+def choose(
+    layer: Any, prefix: str, find: Callable[[], Target | None], theirs: Callable[[], Any]
+) -> Any:
+    """The method of a RoutedExperts layer; `theirs` makes vLLM's, or raises; `find` tells which that is."""
     wish = mode.current()
-    if target is None or wish.mode == mode.OFF:
+    if wish.mode == mode.OFF:
         return theirs()
     moe = layer.moe_config
-    why_not = support.refusal(moe, target.format, target.is_padded)
+    target, why_not = _look(moe, find)
+    if target is None and not why_not:
+        return theirs()
+    if target is None or why_not:
+        return _leave(prefix, target, why_not, wish, theirs)
     if wish.mode == mode.ALWAYS:
-        if why_not is not None:
-            raise NotImplementedError(f"fp4moe: {prefix}: {why_not}")
         say(logging.INFO, prefix, target, "are computed by fp4moe: its mode is always")
         return make_method(moe, target, wish)
-    refused: str | None
     try:
         method = theirs()
-    except Exception as error:
-        if why_not is not None:
-            say(logging.WARNING, prefix, target, f"are left to vLLM, which refuses them: {why_not}")
-            raise
-        refused = _first_line(error)
-    else:
         refused = cannot_run(method)
-        if refused is None or why_not is not None:
+        if refused is None:
             return method
+    except Exception as error:
+        refused = _first_line(error)
     say(logging.INFO, prefix, target, f"are computed by fp4moe: vLLM has {refused}")
     return make_method(moe, target, wish)
+
+
+def _look(moe: Any, find: Callable[[], Target | None]) -> tuple[Target | None, str]:
+    """A layer's target, and why fp4moe does not compute it. What fails here does not stop vLLM."""
+    try:
+        target = find()
+        if target is None:
+            return None, ""
+        return target, support.refusal(moe, target.format, target.is_padded) or ""
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        return None, f"the plug-in does not understand this layer ({reason}); {support.OTHERWISE}"
+
+
+def _leave(
+    prefix: str, target: Target | None, why_not: str, wish: mode.Wish, theirs: Callable[[], Any]
+) -> Any:
+    """vLLM's method of a layer that fp4moe does not compute, and the reason where there is none."""
+    if wish.mode == mode.ALWAYS:
+        raise NotImplementedError(f"fp4moe: {prefix}: {why_not}")
+    try:
+        method = theirs()
+    except Exception:
+        say(logging.WARNING, prefix, target, f"are left to vLLM, which refuses them: {why_not}")
+        raise
+    refused = cannot_run(method)
+    if refused is not None:
+        say(logging.WARNING, prefix, target, f"are left to vLLM, which has {refused}: {why_not}")
+    return method
 
 
 def cannot_run(method: Any) -> str | None:
@@ -59,10 +87,10 @@ def _first_line(error: Exception) -> str:
     return f"none ({text[0] if text else type(error).__name__})"
 
 
-def say(level: int, prefix: str, target: Target, sentence: str) -> None:
+def say(level: int, prefix: str, target: Target | None, sentence: str) -> None:
     """Once for all layers of a model that have the same reason."""
-    key = f"{target.parent.__name__} {sentence}"
+    name = "unknown" if target is None else target.parent.__name__
+    key = f"{name} {sentence}"
     if key not in _said:
         _said.add(key)
-        name = target.parent.__name__
         logger.log(level, "fp4moe: the experts of %s and its like (%s) %s", prefix, name, sentence)

@@ -80,10 +80,10 @@ class _Choosing:
 
         if not isinstance(layer, RoutedExperts):
             return theirs()
-        target = self.fp4moe_target(layer, prefix)
         if self.fp4moe_is_folder:
+            target = self.fp4moe_target(layer, prefix)
             return folder.choose_folder(layer, prefix, target, self.fp4moe_folder, theirs)
-        return choose(layer, prefix, target, theirs)
+        return choose(layer, prefix, lambda: self.fp4moe_target(layer, prefix), theirs)
 
 
 class GptOssMxfp4Config(_Choosing, mxfp4.GptOssMxfp4Config):

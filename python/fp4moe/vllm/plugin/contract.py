@@ -19,11 +19,12 @@ _COMPRESSED = f"{_QUANT}.compressed_tensors"
 
 
 class Need(NamedTuple):
-    """A name of a module, and the parameters that are given or overridden."""
+    """A name of a module, the parameters that are given or overridden, and what its objects have."""
 
     module: str
     name: str
     parameters: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
 
 
 _EXPERTS_APPLY = (
@@ -50,8 +51,22 @@ _CREATE = (
     "extra_weight_attrs",
 )  # fmt: skip
 
+_CONFIG = (
+    "activation", "experts_per_token", "num_experts", "num_local_experts", "hidden_dim",
+    "intermediate_size_per_partition", "in_dtype", "is_lora_enabled", "moe_parallel_config",
+    "max_num_tokens", "max_capture_size", "swiglu_alpha", "swiglu_beta", "swiglu_limit",
+    "activation_situ_beta", "activation_situ_linear_beta",
+)  # fmt: skip
+_LAYER = (
+    "layer_name", "moe_config", "activation", "global_num_experts", "expert_map",
+    "expert_map_manager", "apply_router_weight_on_input", "_expert_routing_tables",
+    "ckpt_gate_proj_name", "ckpt_up_proj_name", "ckpt_down_proj_name", "swiglu_alpha",
+    "swiglu_beta", "swiglu_limit",
+)  # fmt: skip
+
 NEEDS: tuple[Need, ...] = (
     Need("vllm.config", "get_current_vllm_config_or_none"),
+    Need("vllm.config", "VllmConfig", fields=("additional_config", "load_config")),
     Need("vllm.platforms", "current_platform"),
     Need("vllm.platforms", "PlatformEnum"),
     Need(_QUANT, "register_quantization_config", ("quantization",)),
@@ -74,7 +89,7 @@ NEEDS: tuple[Need, ...] = (
         ("model", "model_config"),
     ),
     Need(f"{_MOE}.expert_map_manager", "ExpertMapManager.placement_strategy"),
-    Need(_MOE, "RoutedExperts"),
+    Need(_MOE, "RoutedExperts", fields=_LAYER),
     Need(_MOE, "FusedMoEMethodBase.__init__", ("moe",)),
     Need(_MOE, "FusedMoEMethodBase.maybe_roundup_sizes", _ROUNDUP),
     Need(_MOE, "FusedMoEMethodBase.apply", _METHOD_APPLY),
@@ -84,6 +99,12 @@ NEEDS: tuple[Need, ...] = (
         ("moe", "quant_config", "routing_tables", "allow_new_interface"),
     ),
     Need(f"{_MOE}.config", "FUSED_MOE_UNQUANTIZED_CONFIG"),
+    Need(f"{_MOE}.config", "FusedMoEConfig", fields=_CONFIG),
+    Need(
+        f"{_MOE}.config",
+        "FusedMoEParallelConfig",
+        fields=("tp_rank", "tp_size", "ep_rank", "ep_size", "enable_eplb"),
+    ),
     Need(f"{_MOE}.activation", "MoEActivation"),
     Need(f"{_MOE}.modular_kernel", "FusedMoEKernel.__init__", ("prepare_finalize", "fused_experts")),
     Need(f"{_MOE}.modular_kernel", "FusedMoEKernel.apply", _KERNEL_APPLY),
@@ -176,6 +197,9 @@ def _missing(need: Need) -> str:
         found = getattr(found, part, None)
         if found is None:
             return f"{need.module} has no {need.name}"
+    gone = [name for name in need.fields if not _has_field(found, name)]
+    if gone:
+        return f"{need.module}.{need.name} has no {', '.join(gone)}"
     if not need.parameters:
         return ""
     has = [name for name in inspect.signature(found).parameters if name != "self"]
@@ -191,3 +215,11 @@ def _missing(need: Need) -> str:
     if added:
         return f"{need.module}.{need.name} asks for {', '.join(added)}"
     return ""
+
+
+def _has_field(cls: Any, name: str) -> bool:
+    """Whether objects of a class have a name: declared, or set when they are made."""
+    made = getattr(getattr(cls, "__init__", None), "__code__", None)
+    return name in getattr(cls, "__dataclass_fields__", ()) or hasattr(cls, name) or (
+        made is not None and name in made.co_names
+    )

@@ -40,6 +40,17 @@ class _Experts(mk.FusedMoEExpertsModular):
         raise NotImplementedError
 
     @property
+    def post_gemm2_hook(self) -> None:
+        """None: outputs are weighted and summed inside."""
+
+    @post_gemm2_hook.setter
+    def post_gemm2_hook(self, hook: Any) -> None:
+        raise NotImplementedError(
+            f"fp4moe: {self.fp4moe_layer}: this model sums its experts' outputs itself, and fp4moe's "
+            f"layers give the sum; {support.OTHERWISE}"
+        )
+
+    @property
     def expects_unquantized_inputs(self) -> bool:
         return True
 

@@ -13,6 +13,7 @@ import functools
 import glob
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -186,19 +187,34 @@ def _are_numbers(*values: Any) -> bool:
 def choose_folder(
     layer: Any, prefix: str, target: Target | None, folder: str, theirs: Callable[[], Any]
 ) -> Any:
-    """The method of a layer whose experts are in the folder; nobody but fp4moe reads them."""
+    """The method of a layer whose experts are in the folder; only fp4moe reads them."""
     if target is None:  # experts that the checkpoint has in full precision
         return theirs()
     wish = mode.current()
     why_not = support.refusal(layer.moe_config, target.format, target.is_padded)
     if wish.mode == mode.OFF:
-        why_not = "its mode is off, and nobody else reads a folder of fp4moe convert"
-    if why_not is not None:
+        why_not = "its mode is off, and only fp4moe reads a folder of fp4moe convert; set FP4MOE_VLLM=auto"
+    why_not = why_not or _loading_refusal(folder)
+    if why_not is not None:  # vLLM reads the checkpoint, and not the folder
+        why_not = why_not.replace(support.OTHERWISE, f"serve its checkpoint, and {support.OTHERWISE}")
         raise NotImplementedError(f"fp4moe: {prefix}: {why_not}")
     say(logging.INFO, prefix, target, f"are mapped from {folder}")
     method = _method_class(target.parent)(layer.moe_config, target, wish)
     method.fp4moe_folder = folder
     return method
+
+
+def _loading_refusal(folder: str) -> str | None:
+    """Why the folder cannot be mapped, or vLLM would read its experts as tensors of its own."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    config = get_current_vllm_config_or_none()
+    word = "auto" if config is None else str(config.load_config.load_format)
+    if word not in (*FORMATS, "dummy"):
+        return f"a converted folder is not loaded as {word}; set --load-format auto"
+    if not Path(folder).is_dir():
+        return f"{folder} is no folder here, and experts are mapped from one; download it and give its path"
+    return None
 
 
 @functools.cache

@@ -86,6 +86,11 @@ class Fp4MoeMethod:
         block = weights.BLOCKS[self.fp4moe_target.format] if self.fp4moe_target.is_padded else 1
         return hidden, -(-intermediate // block) * block
 
+    def create_weights(self, layer: Any, *sizes: Any, **attributes: Any) -> None:
+        """vLLM's parameters, with scales that `--load-format dummy` can give a model."""
+        super().create_weights(layer, *sizes, **attributes)  # type: ignore[misc]
+        weights.name_dummy_scales(layer)
+
     def process_weights_after_loading(self, layer: Any) -> None:
         """Pack the weights, again after a reload, and make the kernel; vLLM's copies go."""
         if self.fp4moe_layer is None:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from dataclasses import dataclass
@@ -42,27 +43,31 @@ def current() -> Wish:
         return Wish(_checked(given, 'additional_config["fp4moe"]'))
     if not isinstance(given, dict) or not set(given) <= set(Wish.__dataclass_fields__):
         known = ", ".join(Wish.__dataclass_fields__)
-        logger.warning(
-            'fp4moe: additional_config["fp4moe"] is not understood; give a mode (%s), or an object '
-            "with some of %s; it counts as auto",
-            ", ".join(MODES),
-            known,
+        _warn(
+            f'additional_config["fp4moe"] is not understood; give a mode ({", ".join(MODES)}), or an '
+            f"object with some of {known}; it counts as auto"
         )
         return Wish()
     mode = _checked(given.get("mode", from_environment()), 'additional_config["fp4moe"]["mode"]')
-    return Wish(mode, int(given.get("threads", 0)), str(given.get("numerics", "")))
+    threads = given.get("threads", 0)
+    if not isinstance(threads, int) or threads < 0:
+        where = 'additional_config["fp4moe"]["threads"]'
+        _warn(f"{where} is {threads!r}; give a number from 1 on; torch's counts")
+        threads = 0
+    return Wish(mode, threads, str(given.get("numerics", "")))
 
 
 def _checked(word: Any, where: str) -> str:
     if word in MODES:
         return str(word)
-    logger.warning(
-        "fp4moe: %s is %r, which is no mode; set one of %s; it counts as auto",
-        where,
-        word,
-        ", ".join(MODES),
-    )
+    _warn(f"{where} is {word!r}, which is no mode; set one of {', '.join(MODES)}; it counts as auto")
     return AUTO
+
+
+@functools.cache
+def _warn(sentence: str) -> None:
+    """Once, and not for every layer."""
+    logger.warning("fp4moe: %s", sentence)
 
 
 def _additional_config() -> dict[str, Any]:

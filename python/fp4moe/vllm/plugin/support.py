@@ -9,7 +9,7 @@ import torch
 from vllm.platforms import current_platform
 
 import fp4moe
-from fp4moe.vllm.plugin.weights import BLOCKS, CONSTANTS
+from fp4moe.vllm.plugin.weights import BLOCKS, CONSTANTS, PLACES
 
 OTHERWISE = "set FP4MOE_VLLM=off"
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)  # of tokens
@@ -53,6 +53,14 @@ def activation_refusal(activation: Any) -> str | None:
     return f"fp4moe does not compute the activation {activation.value}; {OTHERWISE}"
 
 
+def constant_refusal(moe: Any) -> str | None:
+    """Why a layer's activation may be another than its name says; None where it is not."""
+    for name, value in vars(moe).items():
+        if name.startswith(("swiglu_", "activation_")) and name not in PLACES.values() and value:
+            return f"vLLM gives this layer {name} = {value}, which fp4moe does not know; {OTHERWISE}"
+    return None
+
+
 def refusal(moe: Any, format: str, is_padded: bool = False) -> str | None:
     """Why a layer is left to vLLM; None where fp4moe computes it.
 
@@ -64,11 +72,12 @@ def refusal(moe: Any, format: str, is_padded: bool = False) -> str | None:
     checks = (
         (device_refusal(), True),
         (activation_refusal(moe.activation), True),
+        (constant_refusal(moe), True),
         (f"fp4moe takes no LoRA adapters on experts inside vLLM; {OTHERWISE}", moe.is_lora_enabled),
         (
             f"fp4moe does not move experts between ranks while it serves (EPLB); "
             f"serve without --enable-eplb, or {OTHERWISE}",
-            getattr(parallel, "enable_eplb", False),
+            parallel.enable_eplb,
         ),
         (
             f"a hidden size of {moe.hidden_dim} is not whole blocks of {block}; {OTHERWISE}",

@@ -19,6 +19,8 @@ from fp4moe.vllm.plugin.mode import Wish
 
 BLOCKS = {"mxfp4": 32, "nvfp4": 16}
 
+E8M0_OF_DUMMIES = 127 - 8  # 2^-8
+
 # Activations that fp4moe computes, by vLLM's names, and the constants that each of them reads.
 CONSTANTS: dict[str, tuple[str, ...]] = {
     "silu": ("limit",),
@@ -87,7 +89,7 @@ def tensors_of(layer: Any) -> dict[str, torch.Tensor]:
 
 
 def make_layer(layer: Any, moe: Any, format: str, wish: Wish) -> fp4moe.Layer:
-    """Pack the parameters of a RoutedExperts layer; ids of calls are local, -1 is nobody."""
+    """Pack the parameters of a RoutedExperts layer; ids of calls are local, -1 is unassigned."""
     tensors = tensors_of(layer)
     activation = moe.activation
     local, top_k = int(tensors["w13"].shape[0]), int(moe.experts_per_token)
@@ -110,6 +112,13 @@ def make_layer(layer: Any, moe: Any, format: str, wish: Wish) -> fp4moe.Layer:
         return fp4moe.Layer.from_weights(
             tensors, description, engine="cpu", threads=threads, **options
         )
+
+
+def name_dummy_scales(layer: Any) -> None:
+    """Values of scales for vLLM's dummy weights, which would be random: negative, not a number."""
+    for name, parameter in layer.named_parameters(recurse=False):
+        if "_scale" in name and getattr(parameter, "dummy_weight_value", None) is None:
+            parameter.dummy_weight_value = 1.0 if parameter.is_floating_point() else E8M0_OF_DUMMIES
 
 
 def drop(layer: Any) -> None:

@@ -1,5 +1,5 @@
 // AITER and CK: tiles of 16 rows x 16 bytes, 16 gate rows before the 16 up rows that belong to
-// them; scales as CDNA4 reads them. AITER's Triton kernels read rows that take turns.
+// them; scales as CDNA4 reads them. AITER's Triton kernels read interleaved rows.
 #include "fp4moe/backends/aiter/maps.hpp"
 #include "fp4moe/backends/families.hpp"
 

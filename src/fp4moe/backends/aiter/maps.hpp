@@ -12,7 +12,7 @@ layout::Map scales(bool pads);
 layout::Map scales_all_experts();  // rows of all experts together, padded to 256 x 8
 layout::Map scales_n32k4();
 
-// What AITER's Triton kernels read.
+// The map that AITER's Triton kernels read.
 layout::Map triton_strided();
 layout::Map triton_scales();
 

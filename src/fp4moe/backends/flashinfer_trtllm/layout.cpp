@@ -1,5 +1,5 @@
-// FlashInfer's TRTLLM kernels: up and gate rows take turns, blocks of 32 rows are shuffled for the
-// epilogue, scales lie in tiles of 128 x 4.
+// FlashInfer's TRTLLM kernels: up and gate rows are interleaved, blocks of 32 rows are shuffled for
+// the epilogue, scales lie in tiles of 128 x 4.
 #include "fp4moe/backends/families.hpp"
 #include "fp4moe/backends/flashinfer_trtllm/transforms.hpp"
 #include "fp4moe/layout/maps.hpp"

@@ -11,7 +11,7 @@ Scalars tensors_of(const ScalarProblem& problem, std::uint64_t experts) {
   return result;
 }
 
-// Of an expert: g1_alphas and a2, as fill_shared_alphas has put them.
+// For an expert: g1_alphas and a2, as fill_shared_alphas has set them.
 using ScaleC = float (*)(const ScalarProblem& problem, float g1, float a2);
 
 Result<Done> fill(const ScalarProblem& problem, ExpertList experts, Scalars& tensors,

@@ -32,8 +32,8 @@ constexpr Scheme kMoreSchemes[] = {
       ActivationKey::nvfp4_token}},
 };
 
-// What the variable asks for, in small letters; empty: nothing.
-std::string wish(const Asked& asked) {
+// The variable's value in small letters; empty: not set.
+std::string gemm_kind(const Asked& asked) {
   std::string text = asked.request.environment.text(Variable::humming_gemm_type).value_or("auto");
   std::ranges::transform(text, text.begin(), [](char c) {
     return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -41,10 +41,10 @@ std::string wish(const Asked& asked) {
   return text == "grouped" ? "grouped_contiguous" : text;
 }
 std::string preferred_in_august(const Asked& asked) {
-  return wish(asked) == "grouped_contiguous" ? "grouped_contiguous" : "indexed";
+  return gemm_kind(asked) == "grouped_contiguous" ? "grouped_contiguous" : "indexed";
 }
 std::string preferred(const Asked& asked) {
-  const std::string word = wish(asked);
+  const std::string word = gemm_kind(asked);
   if (word != "auto") return word;
   return asked.request.layer.parallel.use_ep ? "grouped_contiguous" : "indexed";
 }

@@ -1,4 +1,4 @@
-// What Marlin's kernels ask of scales, biases and global scales.
+// Transforms of scales, biases and global scales for Marlin's kernels.
 #pragma once
 #include "fp4moe/layout/transforms.hpp"
 

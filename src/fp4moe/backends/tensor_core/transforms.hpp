@@ -1,4 +1,4 @@
-// What this library's kernels for tensor cores ask of scales, and what they multiply accumulators by.
+// Transforms of scales for this library's tensor core kernels, and the factors of accumulators.
 #pragma once
 #include "fp4moe/layout/transforms.hpp"
 

@@ -50,9 +50,9 @@ void count_layers(const CheckpointPlan& plan, GgufModel& model) {
   std::uint64_t stored = 0;
   for (const OutputLayer& layer : plan.layers) stored = std::max(stored, layer.index + 1);
   if (model.layers == 0 && model.config.is_object()) {
-    const auto told = model.config.find("num_hidden_layers");
-    if (told != model.config.end() && told->is_number_unsigned())
-      model.layers = told->get<std::uint64_t>();
+    const auto field = model.config.find("num_hidden_layers");
+    if (field != model.config.end() && field->is_number_unsigned())
+      model.layers = field->get<std::uint64_t>();
   }
   if (model.layers == 0) model.layers = stored;
   if (model.model_type != "glm4_moe" || stored <= model.layers) return;

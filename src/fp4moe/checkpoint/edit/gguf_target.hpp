@@ -1,4 +1,4 @@
-// What transcode and quantize do alike when they write GGUF: the types, the metadata and the
+// Shared by transcode and quantize when they write GGUF: the types, the metadata and the
 // tokenizer that llama.cpp wants, and notes about what it will not find.
 #pragma once
 #include "fp4moe/base/result.hpp"
@@ -12,7 +12,7 @@ namespace fp4moe::checkpoint {
 // `model` gets what the plan tells of it. Errors: those of read_gguf_tokenizer.
 Result<Done> finish_gguf(CheckpointPlan& plan, GgufModel model, const tensor::Store& source);
 
-// Whether a GGUF file has a tokenizer that no tokenizer.json beside it stands for.
+// True if a GGUF file has a tokenizer without a tokenizer.json beside it.
 bool holds_lost_tokenizer(const tensor::Store& source);
 
 }  // namespace fp4moe::checkpoint

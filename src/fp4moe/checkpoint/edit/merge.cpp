@@ -137,7 +137,7 @@ class MergerPool {
   std::vector<std::unique_ptr<ExpertMerger>> idle_{};
 };
 
-// What one expert came to.
+// The result for one expert.
 struct Outcome {
   MergeSums sums{};
   std::uint64_t raised = 0;
@@ -350,7 +350,7 @@ Result<MergeReport> merge(const Checkpoint& source, const Adapter& adapter, cons
     outcomes[i] = *outcome;
     merger->release();
     pool.give_back(std::move(merger));
-    // Reading maps the files page by page; let go of what lies behind.
+    // Reading maps the files page by page; release the pages behind.
     drop_all(source.store());
     drop_all(adapter.store());
     if (options.progress) options.progress(run.bytes(items[i]));

@@ -57,7 +57,7 @@ struct MergeReport {
   std::vector<std::string> notes{};   // what a person should know
 };
 
-// What would be done, as far as headers tell; or why it cannot be: merge.nothing,
+// The work to be done, as far as headers tell. Errors: merge.nothing,
 // merge.other_modules, merge.rule, merge.memory.
 Result<MergeReport> plan_merge(const Checkpoint& source, const Adapter& adapter,
                                const MergeOptions& options);

@@ -151,9 +151,9 @@ Blocks quantized(const Numbers& values, WeightFormat format, float divisor,
 }
 
 float largest(const Numbers& values) {
-  float most = 0;
-  for (const float value : values) most = std::max(most, std::fabs(value));
-  return most;
+  float max = 0;
+  for (const float value : values) max = std::max(max, std::fabs(value));
+  return max;
 }
 
 // The adapter's change of a matrix, rank by rank in float32.

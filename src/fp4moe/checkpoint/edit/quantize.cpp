@@ -220,7 +220,7 @@ Result<QuantizeReport> quantize(const PlainCheckpoint& source, const std::string
     if (Result<Done> done = writer->write_expert(l, e, {*view, &scales}); !done) return done;
     errors[i] = worker->errors();
     pool.give_back(std::move(worker));
-    // Reading maps the file page by page; let go of what lies behind.
+    // Reading maps the file page by page; release the pages behind.
     drop_all(source.store());
     if (options.progress) options.progress(writer->layout(l).bytes());
     return Done{};

@@ -55,7 +55,7 @@ struct QuantizeReport {
 Result<QuantizeReport> quantize(const PlainCheckpoint& source, const std::string& out,
                                 const QuantizeOptions& options);
 
-// What would be written.
+// The checkpoint that would be written.
 Result<CheckpointPlan> plan_quantize(const PlainCheckpoint& source, const QuantizeOptions& options);
 
 }  // namespace fp4moe::checkpoint

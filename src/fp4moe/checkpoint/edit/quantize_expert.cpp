@@ -70,9 +70,9 @@ void add_block_errors(Decode decode, const float* back, Blocks blocks, ErrorSums
         squared_error[lane] += wrong * wrong;
       }
     }
-    const float most = *std::ranges::max_element(amax);
-    if (most > 0)
-      sums.max = std::max(sums.max, static_cast<double>(*std::ranges::max_element(worst)) / most);
+    const float max = *std::ranges::max_element(amax);
+    if (max > 0)
+      sums.max = std::max(sums.max, static_cast<double>(*std::ranges::max_element(worst)) / max);
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
       sums.squared += squared[lane];
       sums.squared_error += squared_error[lane];

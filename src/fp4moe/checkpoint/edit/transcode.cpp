@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
-// What an expert under way needs: a reader, and room for what it unpacks.
+// State of an expert in work: a reader, and the buffer that it unpacks into.
 struct Lane {
   ExpertReader reader;
   tensor::Buffer buffer{};

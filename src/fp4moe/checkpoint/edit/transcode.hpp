@@ -43,7 +43,7 @@ struct TranscodePlan {
   std::vector<std::string> notes{};
 };
 
-// What would be written, or why it is impossible: transcode.format, transcode.pair,
+// The checkpoint that would be written. Errors: transcode.format, transcode.pair,
 // transcode.gguf_blocks, transcode.no_gate, transcode.bias, transcode.input_scale,
 // transcode.quantized_module, transcode.gguf_dtype, names.qkv.
 Result<TranscodePlan> plan_transcode(const Checkpoint& source, Dialect target,

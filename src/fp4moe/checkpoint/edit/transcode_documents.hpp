@@ -8,7 +8,7 @@
 
 namespace fp4moe::checkpoint {
 
-// What the target's configuration is made of; GGUF takes some values of it alone.
+// The source of the target's configuration; GGUF takes only some of its values.
 Result<Json> read_source_config(const tensor::Store& store, Dialect target);
 
 // Adds them to a plan whose tensors are there, and notes about settings that they lose.

@@ -12,7 +12,7 @@ namespace {
 using tensor::DType;
 using tensor::StoredTensor;
 
-// What a target tells of FP8.
+// The FP8 schemes that a target's documents can express.
 std::string_view tellable(Dialect target) {
   switch (target) {
     case Dialect::modelopt:
@@ -57,8 +57,9 @@ Result<Done> Fp8Modules::check(const StoredTensor& tensor, OtherTensor& other) c
   }
   const bool is_weight =
       name.ends_with(".weight") || name.ends_with(".weight_packed") || name.ends_with(".qweight");
-  const bool is_plain =
-      type == DType::bf16 || type == DType::f16 || type == DType::f32 || type == DType::f64;
+  // Quantizers pack into narrower integers; I64 is a table.
+  const bool is_plain = type == DType::bf16 || type == DType::f16 || type == DType::f32 ||
+                        type == DType::f64 || type == DType::i64;
   if (!is_weight || is_plain || !tensor::row(type).in_safetensors) return Done{};
   const auto found = modules_.find(name);
   if (found != modules_.end() && can_tell(target_, found->second)) return Done{};

@@ -15,6 +15,7 @@
 #include "fp4moe/checkpoint/edit/transcode.hpp"
 #include "fp4moe/checkpoint/edit/transcode_documents.hpp"
 #include "fp4moe/checkpoint/edit/transcode_fp8.hpp"
+#include "fp4moe/checkpoint/edit/transcode_row.hpp"
 #include "fp4moe/checkpoint/gguf_blocks.hpp"
 #include "fp4moe/checkpoint/gguf_fields.hpp"
 #include "fp4moe/checkpoint/models.hpp"
@@ -31,16 +32,6 @@ namespace {
 using tensor::DType;
 using tensor::StoredTensor;
 
-// Dialects that can be written for a format, for remedies.
-std::string possible_targets(WeightFormat format, Dialect except) {
-  std::string all;
-  for (const DialectRow& row : dialects())
-    if (row.format == format && row.dialect != except && row.dialect != Dialect::deepseek_v4 &&
-        all.find(row.name) == std::string::npos)
-      all += (all.empty() ? "" : ", ") + std::string(row.name);
-  return all;
-}
-
 class Planner {
  public:
   Planner(const Checkpoint& source, Dialect target, Origin origin, ScaleSource scales, Json config,
@@ -50,10 +41,11 @@ class Planner {
         origin_(std::move(origin)),
         scales_(std::move(scales)),
         config_(std::move(config)),
+        row_(source, target, origin_, scales_, model_type()),
         fp8_(source, target, claims) {}
 
   Result<TranscodePlan> plan(std::uint64_t max_shard_bytes) {
-    Result<DialectRow> row = choose_row();
+    Result<DialectRow> row = row_.choose();
     if (!row) return row.why();
     TranscodePlan plan{.checkpoint = {.row = *row}};
     CheckpointPlan& out = plan.checkpoint;
@@ -77,110 +69,6 @@ class Planner {
     const auto found = config_.find("model_type");
     if (found != config_.end() && found->is_string()) return found->string();
     return source_.dialect().dialect == Dialect::openai ? "gpt_oss" : "";
-  }
-
-  Result<DialectRow> choose_row() const {
-    const DialectRow& own = source_.dialect();
-    const std::string from(own.name), to(name(target_));
-    const DialectRow* row = find_row(target_, own.format);
-    if (row == nullptr)
-      return usage("transcode.format", to + " cannot hold " + std::string(name(own.format)) +
-                                           " weights without changing their values")
-          .expects("one of " + possible_targets(own.format, own.dialect), to)
-          .try_this("To change the format, quantize the unquantized model again");
-    const bool native = own.dialect == Dialect::deepseek_v4 || target_ == Dialect::deepseek_v4;
-    if (native && own.dialect != target_)
-      return usage("transcode.pair",
-                   "DeepSeek-V4's dialect mixes FP4 experts with FP8 modules, which the other "
-                   "dialects cannot describe")
-          .expects("two of " + possible_targets(own.format, Dialect::deepseek_v4),
-                   from + " to " + to);
-    if (own.dialect == Dialect::gguf && target_ == Dialect::gguf)
-      return usage("transcode.pair", "the checkpoint is already in this dialect")
-          .expects("one of " + possible_targets(own.format, own.dialect), to);
-    DialectRow chosen = own.dialect == target_ ? own : former_row(*row);
-    if (chosen.grouping == Grouping::per_expert && !chosen.joins_gate_up())
-      chosen.projections = projections();
-    chosen.input_scale_dtype = input_scale_dtype();
-    return chosen;
-  }
-
-  // What was in Quark's or ModelOpt's dialect before gets its form back. Quark exports gpt-oss with
-  // gate and up of an expert joined, others apart. A form that has fewer scales is taken only where
-  // those are equal that it has in common.
-  DialectRow former_row(const DialectRow& usual) const {
-    const std::string& former = target_ == Dialect::quark      ? origin_.quark_grouping
-                                : target_ == Dialect::modelopt ? origin_.modelopt_grouping
-                                                               : kNoGrouping;
-    const bool is_gated = !source_.layers().empty() && source_.layers()[0].shape.gated();
-    const DialectRow* found = &usual;
-    for (const DialectRow& row : dialects())
-      if (row.dialect == target_ && row.format == usual.format && grouping_text(row) == former)
-        found = &row;
-    if (former.empty() && target_ == Dialect::quark && model_type() == "gpt_oss" && is_gated)
-      found = find_row(target_, usual.format, Grouping::per_expert, true);
-    return fits_scales(*found) ? *found : usual;
-  }
-
-  bool fits_scales(const DialectRow& row) const {
-    if (!row.joins_gate_up() || row.global_scale == GlobalScale::none) return true;
-    for (const LayerTensors& layer : source_.layers())
-      for (const bool down : {false, true}) {
-        std::optional<StoredScales::Pair> first;
-        for (std::uint64_t e = 0; e < layer.shape.experts; ++e) {
-          const Result<StoredScales> scales = scales_.scales(layer, e, row.global_scale);
-          if (!scales) return false;
-          if (!down && !(scales->gate == scales->up)) return false;
-          const StoredScales::Pair& pair = down ? scales->down : scales->up;
-          if (row.is_transposed && first && !(*first == pair)) return false;
-          first = pair;
-        }
-      }
-    return true;
-  }
-
-  // Quark writes input scales in the model's type.
-  DType input_scale_dtype() const {
-    if (source_.dialect().dialect == target_) return source_input_dtype();
-    if (target_ == Dialect::quark && origin_.input_dtype == "BF16" && input_scales_fit())
-      return DType::bf16;
-    return DType::f32;
-  }
-
-  DType source_input_dtype() const {
-    for (const LayerTensors& layer : source_.layers())
-      if (layer.up[0].input_scale.tensor != nullptr)
-        return layer.up[0].input_scale.tensor->entry.dtype;
-    return DType::f32;
-  }
-
-  bool input_scales_fit() const {
-    for (const LayerTensors& layer : source_.layers())
-      for (const auto* places : {&layer.gate, &layer.up, &layer.down})
-        for (const ProjectionPlaces& place : *places) {
-          const StoredTensor* tensor = place.input_scale.tensor;
-          if (tensor == nullptr) continue;
-          for (std::uint64_t e = 0; e < layer.shape.experts; ++e) {
-            const ScaleBits bits = scales_.bits_of(*tensor, e, layer.row->global_scale);
-            if ((bits.multiplies & 0xFFFFu) != 0) return false;
-          }
-        }
-    return true;
-  }
-
-  ProjectionNames projections() const {
-    if (source_.dialect().grouping == Grouping::per_expert && !source_.dialect().joins_gate_up())
-      return uses_numbers() ? kNumberedNames : kProjNames;
-    if (!origin_.projections.empty())
-      return origin_.projections == projections_text(kNumberedNames) ? kNumberedNames : kProjNames;
-    const ModelRow* family = find_family(model_type());
-    return family != nullptr ? family->projections : kProjNames;
-  }
-
-  bool uses_numbers() const {
-    if (source_.layers().empty()) return false;
-    const std::string& name = source_.layers()[0].down[0].codes.tensor->entry.name;
-    return name.find(".w2") != std::string::npos;
   }
 
   Result<Done> check_layer(const LayerTensors& layer, const DialectRow& row) const {
@@ -305,8 +193,9 @@ class Planner {
       if (!other.spec.name.empty()) out.others.push_back(std::move(other));
     }
     RenameContext context = rename_context(model_type(), config_);
+    for (const LayerTensors& layer : source_.layers()) context.layers[layer.prefix] = layer.index;
     context.names = origin_.names;
-    if (target_ == Dialect::gguf) kept_names_ = names_to_keep(out.others, context.model_type);
+    if (target_ == Dialect::gguf) kept_names_ = names_to_keep(out.others, context);
     Result<std::vector<OtherTensor>> renamed =
         rename_others(std::move(out.others), name_family(source_.dialect().dialect),
                       name_family(target_), context);
@@ -548,11 +437,12 @@ class Planner {
     Origin origin = origin_;
     origin.prefix = prefix_template();
     const bool is_apart = out.row.grouping == Grouping::per_expert && !out.row.joins_gate_up();
-    origin.projections = projections_text(is_apart ? out.row.projections : projections());
+    origin.projections = projections_text(is_apart ? out.row.projections : row_.projections());
     if (source_.dialect().dialect == Dialect::quark) {
       origin.quark_grouping = grouping_text(source_.dialect());
-      origin.input_dtype =
-          source_input_dtype() == DType::f32 ? "" : std::string(tensor::name(source_input_dtype()));
+      origin.input_dtype = row_.source_input_dtype() == DType::f32
+                               ? ""
+                               : std::string(tensor::name(row_.source_input_dtype()));
     }
     if (source_.dialect().dialect == Dialect::modelopt)
       origin.modelopt_grouping = grouping_text(source_.dialect());
@@ -563,7 +453,6 @@ class Planner {
   }
 
   static constexpr std::string_view kModelPrefix = "model.layers.{}.mlp.";
-  inline static const std::string kNoGrouping{};
 
   const Checkpoint& source_;
   Dialect target_;
@@ -572,6 +461,7 @@ class Planner {
   Json config_{};
   std::optional<DType> bias_dtype_{};
   std::map<std::string, std::string> kept_names_{};
+  TargetRow row_;
   Fp8Modules fp8_;
 };
 

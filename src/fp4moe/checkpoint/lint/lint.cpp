@@ -314,9 +314,9 @@ std::string_view name(Severity severity) {
 std::span<const LintRule> lint_rules() { return kRules; }
 
 bool looks_inverted(float scale) {
-  constexpr double kLargest = 448.0 * 6.0, kMax = 1e4, kLeast = 1e-4;
+  constexpr double kLargest = 448.0 * 6.0, kMax = 1e4, kMin = 1e-4;
   const double reciprocal = kLargest / static_cast<double>(scale);
-  return kLargest * static_cast<double>(scale) > kMax && reciprocal >= kLeast && reciprocal <= kMax;
+  return kLargest * static_cast<double>(scale) > kMax && reciprocal >= kMin && reciprocal <= kMax;
 }
 
 LintReport lint(const std::string& path, const LintOptions& options) {

@@ -1,6 +1,6 @@
 // Finds what is wrong with a checkpoint before anything is built on it. Opening errors are findings
 // too. Reads all scales and, with `deep`, codes as far as a question needs them; memory stays
-// bounded because pages are let go.
+// bounded because pages are released.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -10,7 +10,7 @@
 
 namespace fp4moe::checkpoint {
 
-// What a check found: a code of lint_rules(), the tensor, the fact.
+// A finding of a check: a code of lint_rules(), the tensor, the fact.
 struct Observation {
   std::string_view code{};
   const tensor::StoredTensor* tensor = nullptr;

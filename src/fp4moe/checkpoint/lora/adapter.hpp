@@ -12,7 +12,8 @@
 //                            row e * r + k       column k * E + e
 //   the same, older PEFT     [E * r, out]        [in, r * E]           the factors change places
 //
-// gate_up holds gate and up in one: rows of B take turns in gpt-oss, elsewhere gate comes first.
+// gate_up holds gate and up in one: rows of B are interleaved in gpt-oss, elsewhere gate comes
+// first.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -34,7 +35,7 @@ struct AdapterTarget {
   std::uint64_t index = 0;  // the layer's number in its name
   std::string prefix{};     // "model.layers.3.mlp."
   MoeShape shape{};
-  bool is_gpt_oss = false;  // gate and up take turns in fused factors; tensor parallelism cuts so
+  bool is_gpt_oss = false;  // interleaved gate and up in fused factors; tensor parallelism cuts so
 };
 std::vector<AdapterTarget> adapter_targets(const Checkpoint& checkpoint);
 

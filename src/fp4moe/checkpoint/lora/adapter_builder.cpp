@@ -301,8 +301,8 @@ Result<Done> AdapterBuilder::add(const Module& module, const Sizes& sizes) {
     }
     LowRankPlace gate = whole, up = whole;
     gate.b.rows = up.b.rows = target.shape.intermediate;
-    const std::uint64_t turn = target.is_gpt_oss ? 1 : target.shape.intermediate;
-    up.b.first += turn * whole.b.row_step;
+    const std::uint64_t up_row = target.is_gpt_oss ? 1 : target.shape.intermediate;
+    up.b.first += up_row * whole.b.row_step;
     if (target.is_gpt_oss) gate.b.row_step = up.b.row_step = 2 * whole.b.row_step;
     if (Result<Done> done = put(module, Projection::gate, e, gate); !done) return done;
     if (Result<Done> done = put(module, Projection::up, e, up); !done) return done;

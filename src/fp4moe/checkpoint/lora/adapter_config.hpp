@@ -36,10 +36,10 @@ struct LoraScale {
   std::uint64_t rank = 0;
   float scale = 0;
 };
-// Of a module, by its name in the model ("model.layers.3.mlp.experts.7.gate_proj").
+// The scale of a module, by its name in the model ("model.layers.3.mlp.experts.7.gate_proj").
 LoraScale lora_scale(const AdapterConfig& config, std::string_view module);
 
-// Whether PEFT's pattern matches the name, or its end after a dot. Patterns are regular
+// True if PEFT's pattern matches the name, or its end after a dot. Patterns are regular
 // expressions there; here characters, '.', "\.", "\d", "[0-9]", each with an optional '*', '+' or
 // '?', and '^' in front. False, too, for patterns that are not understood.
 bool lora_pattern_matches(std::string_view pattern, std::string_view name);

@@ -21,7 +21,7 @@ struct ListWord {
 constexpr ListWord kModuleLists[] = {{"gate_up_projs.", StoredProjection::gate_up},
                                      {"down_projs.", StoredProjection::down}};
 
-// Where the last component "experts" ends.
+// The end of the last component "experts".
 std::size_t experts_end(std::string_view module) {
   constexpr std::string_view kWord = "experts";
   for (std::size_t at = module.rfind(kWord); at != std::string_view::npos;

@@ -35,7 +35,7 @@ std::optional<AdapterName> parse_adapter_name(std::string_view name);
 // The name without "base_model.model.".
 std::string_view model_name(std::string_view name);
 
-// Whether the name speaks of routed experts in any form, wrappers included.
+// True if the name mentions routed experts in any form, wrappers included.
 bool adapter_mentions_experts(std::string_view name);
 
 }  // namespace fp4moe::checkpoint

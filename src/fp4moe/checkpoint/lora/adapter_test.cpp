@@ -166,7 +166,7 @@ TEST(Adapter, ReadsLinearModulesInListsAndPartsOfALayer) {
   ASSERT_TRUE(adapter) << text(adapter.why());
   EXPECT_FALSE(adapter->touches(0, 0));
   EXPECT_TRUE(adapter->touches(0, 1));
-  EXPECT_EQ(adapter->place(0, Projection::up, 1).b.first, kRank);  // rows take turns
+  EXPECT_EQ(adapter->place(0, Projection::up, 1).b.first, kRank);  // interleaved rows
   EXPECT_TRUE(adapter->place(0, Projection::down, 1).empty());
   ASSERT_EQ(adapter->other_modules().size(), 1u);
   EXPECT_EQ(adapter->other_modules()[0], "model.layers.5.self_attn.q_proj");

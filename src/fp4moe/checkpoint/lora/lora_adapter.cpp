@@ -29,7 +29,7 @@ struct FactorCuts {
   FactorPart a{}, b{};
 };
 
-// What a rank holds of a pair.
+// A rank's part of a pair.
 Result<FactorCuts> cuts_of(const LoraCut& cut, Range intermediate, Projection which,
                            const LowRankPlace& place) {
   FactorCuts cuts{
@@ -52,7 +52,7 @@ Result<FactorCuts> cuts_of(const LoraCut& cut, Range intermediate, Projection wh
   return cuts;
 }
 
-// What a rank holds of a layer.
+// A rank's part of a layer.
 Result<Range> share_of(const LoraLayer& layer, Rank rank, std::string_view prefix) {
   const Result<Range> share = split_intermediate(layer.shape.intermediate,
                                                  block_size(layer.shape.format), rank, layer.rule);
@@ -142,13 +142,13 @@ std::vector<std::pair<Projection, PairSource>> sources_of(const LoraWeights& giv
     if (!source.pair->a.bytes.empty() || !source.pair->b.bytes.empty())
       result.emplace_back(which, source);
   };
-  const bool turns = shape.order == RowOrder::interleaved;
-  const std::uint64_t both = shape.w13_rows(), step = turns ? 2 : 1;
+  const bool is_interleaved = shape.order == RowOrder::interleaved;
+  const std::uint64_t both = shape.w13_rows(), step = is_interleaved ? 2 : 1;
   if (shape.gated()) add(Projection::gate, {"w13", &given.w13, hidden, both, 0, step, width});
   add(Projection::up, {"w13", &given.w13, hidden, both,
-                       !shape.gated() ? 0
-                       : turns        ? 1
-                                      : width,
+                       !shape.gated()   ? 0
+                       : is_interleaved ? 1
+                                        : width,
                        step, width});
   add(Projection::gate, {"gate", &given.gate, hidden, width, 0, 1, width});
   add(Projection::up, {"up", &given.up, hidden, width, 0, 1, width});
@@ -177,10 +177,10 @@ Result<std::uint64_t> experts_in(const StackedFactor& factor, std::string_view n
 }
 
 Result<Done> check_given(const LoraWeights& given, const MoeShape& shape) {
-  const std::uint64_t most = std::min(shape.hidden, shape.intermediate);
-  if (given.rank == 0 || given.rank > most)
+  const std::uint64_t max = std::min(shape.hidden, shape.intermediate);
+  if (given.rank == 0 || given.rank > max)
     return usage("adapter.rank", "the rank does not fit the layer's matrices")
-        .expects(fmt::format("1 to {}", most), std::to_string(given.rank));
+        .expects(fmt::format("1 to {}", max), std::to_string(given.rank));
   const auto is_given = [](const StackedPair& pair) {
     return !pair.a.bytes.empty() || !pair.b.bytes.empty();
   };

@@ -66,14 +66,14 @@ TEST(LoraFromMemory, IsCutAsAFoldersIs) {
                           {.slice = {.tensor_parallel = {1, 2}}},
                           {.slice = {.tensor_parallel = {1, 2}}, .fully_sharded = true},
                           {.slice = {.expert_parallel = {1, 2}}}};
-  // gpt-oss takes turns in B, and has one A for gate and up.
-  std::vector<float> turns;
+  // gpt-oss interleaves the rows of B, and has one A for gate and up.
+  std::vector<float> interleaved;
   for (std::size_t row = 0; row < kExperts * kInner; ++row)
     for (const std::size_t part : {0, 1})
-      turns.insert(turns.end(), memory.b[part].begin() + static_cast<long>(row * kRank),
-                   memory.b[part].begin() + static_cast<long>((row + 1) * kRank));
+      interleaved.insert(interleaved.end(), memory.b[part].begin() + static_cast<long>(row * kRank),
+                         memory.b[part].begin() + static_cast<long>((row + 1) * kRank));
   LoraWeights fused{.rank = kRank};
-  fused.w13 = {FromMemory::factor(memory.a[0]), FromMemory::factor(turns)};
+  fused.w13 = {FromMemory::factor(memory.a[0]), FromMemory::factor(interleaved)};
   fused.down = memory.apart().down;
   for (const LoraCut& cut : cuts) {
     const auto expected = LoraAdapter::load(*memory.adapter, 0, cut);

@@ -46,7 +46,7 @@ struct SynthReport {
 // Errors: models.unknown, synth.dialect, synth.layers, synth.size, synth.defect.
 Result<SynthReport> synth(const SynthOptions& options, const std::string& out);
 
-// What a checkpoint of these options would hold, in bytes, for progress.
+// Bytes of a checkpoint of these options, for progress.
 Result<std::uint64_t> synth_bytes(const SynthOptions& options);
 
 struct SynthDefect {

@@ -12,7 +12,7 @@ namespace fp4moe::checkpoint {
 namespace {
 
 enum class Form : std::uint8_t {
-  transposed,  // gpt-oss: [experts, hidden, 2 * intermediate], gate and up in turn
+  transposed,  // gpt-oss: [experts, hidden, 2 * intermediate], gate and up interleaved
   per_expert,  // a matrix each
   fused,       // [experts, 2 * intermediate, hidden], gates first
 };

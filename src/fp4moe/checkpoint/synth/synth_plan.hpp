@@ -1,4 +1,4 @@
-// What a synthetic checkpoint will hold: options made definite, the tensors around the experts, and
+// The plan of a synthetic checkpoint: options made definite, the tensors around the experts, and
 // the configuration. Shared by the quantized and the unquantized kind.
 #pragma once
 #include <cstdint>

@@ -18,7 +18,7 @@ void convert_vector(tensor::DType from, tensor::DType to, std::span<const std::b
                     std::vector<std::byte>& out);
 std::uint64_t converted_bytes(tensor::DType from, tensor::DType to, std::uint64_t bytes);
 
-// Whether every float32 of `in` is a number of the half type, bit for bit.
+// True if every float32 of `in` is a number of the half type, bit for bit.
 bool fits_half(tensor::DType half, std::span<const std::byte> in);
 
 }  // namespace fp4moe::checkpoint

@@ -32,7 +32,7 @@ struct CopyOptions {
   ProgressFunction progress{};
 };
 
-// What such a copy will hold: the source's tensors in its order, then those added. Pieces may be
+// The plan of such a copy: the source's tensors in its order, then those added. Entries may be
 // taken out of it and the tensors written by hand (CheckpointWriter::write_other).
 Result<CheckpointPlan> plan_copy(const tensor::Store& source, const CheckpointEdits& edits,
                                  std::uint64_t max_shard_bytes = kDefaultShardBytes);
@@ -43,7 +43,7 @@ Result<Done> copy_checkpoint(const tensor::Store& source, const std::string& out
 
 // The small files of a checkpoint's folder (tokenizer, templates, licence, ...), without its
 // tensors, its index and the documents named. A link that leads out of the folder would publish
-// somebody else's file: store.link. Beside a file that the user named, such links are left out.
+// another user's file: store.link. Beside a file that the user named, such links are left out.
 Result<std::vector<FileCopy>> companion_files(const tensor::Store& source,
                                               const std::vector<std::string>& without);
 

@@ -28,7 +28,7 @@ struct ScaleBits {
 ScaleBits scale_bits(std::uint32_t stored, GlobalScale convention,
                      std::optional<std::uint32_t> recorded);
 
-// Whether a file of this convention must record the other number to be able to give it back.
+// True if a file of this convention must record the other number to be able to give it back.
 inline bool needs_record(const ScaleBits& bits, GlobalScale convention) {
   return reciprocal_bits(bits.in(convention)) != bits.in_other(convention);
 }
@@ -38,13 +38,11 @@ class ScaleSource {
  public:
   static Result<ScaleSource> open(const Checkpoint& checkpoint);
 
-  bool has_records() const { return !records_.empty(); }
-
   // As a file of convention `target` stores them. Refuses an expert without an input scale in a
   // layer that has them.
   Result<StoredScales> scales(const LayerTensors& layer, std::uint64_t expert,
                               GlobalScale target) const;
-  // What must be recorded when the checkpoint is written under `plan`.
+  // The scales to record when the checkpoint is written under `plan`.
   Result<ExactScales> records_for(const CheckpointPlan& plan) const;
 
   // One scalar tensor that belongs to no expert.

@@ -110,8 +110,8 @@ struct RowMover {
   }
 };
 
-// Where gate and up lie interleaved, on either side, they take turns row by row, so that this side
-// is passed in order, once: in larger steps its other half spoils what the CPU fetches ahead,
+// If gate and up lie interleaved on either side, they are copied alternately, row by row, so that
+// this side is passed in order, once: in larger steps its other half defeats the CPU's prefetcher,
 // and half of the speed is lost.
 void lay_out_parts(const ExpertLayout& layout, const Run& run, const RowsParts& parts) {
   bool whole = true;
@@ -148,9 +148,9 @@ void lay_out_columns(const ExpertLayout& layout, const Run& run, const ExpertVie
   };
   const bool joined = run.matrix == Matrix::gate_up && layout.shape.gated();
   if (!joined) return put(rows_of(view_of(run, view)), 0, 1);
-  const bool turns = layout.shape.order == RowOrder::interleaved;
-  put(rows_of(view.gate), 0, turns ? 2 : 1);
-  put(rows_of(view.up), turns ? 1 : run.row_bytes / 2, turns ? 2 : 1);
+  const bool is_interleaved = layout.shape.order == RowOrder::interleaved;
+  put(rows_of(view.gate), 0, is_interleaved ? 2 : 1);
+  put(rows_of(view.up), is_interleaved ? 1 : run.row_bytes / 2, is_interleaved ? 2 : 1);
 }
 
 bool is_by_columns(const ExpertLayout& layout, const Run& run) {
@@ -214,7 +214,7 @@ void add_runs(ExpertLayout& layout, Matrix matrix, DType bias_dtype) {
   if (shape.has_bias) add(Part::bias, rows, tensor::row(bias_dtype).block_bytes, bias_dtype);
 }
 
-// Where each run begins when they lie one after another.
+// The begin of each run when they lie one after another.
 std::vector<std::byte*> run_begins(const ExpertLayout& layout, std::byte* out) {
   std::vector<std::byte*> begins;
   for (const Run& run : layout.runs) {

@@ -47,8 +47,8 @@ struct ExpertLayout {
   std::uint64_t bytes() const;  // of one expert
 };
 
-// The layout of `shape` in a dialect. The row order is the dialect's own: gate and up take turns
-// where they are fused, but in transposed tensors, where it is that of `shape`.
+// The layout of `shape` in a dialect. The row order is the dialect's own: gate and up are
+// interleaved where they are fused, but in transposed tensors, where it is that of `shape`.
 ExpertLayout expert_layout(const DialectRow& row, const MoeShape& shape, tensor::DType bias_dtype);
 
 // The scalars of an expert as they are to be stored, in float32 bits. Absent: from the view.
@@ -99,8 +99,8 @@ void lay_out_step(const ExpertLayout& layout, const Step& step, const ExpertByte
 Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertBytes& source,
                             std::span<std::byte> out);
 
-// Where lay_out_expert puts codes and scales: a reader that unpacks them there saves the copy. Not
-// for GGUF layouts, whose scales are inside the blocks, nor for transposed ones.
+// The addresses where lay_out_expert puts codes and scales: a reader that unpacks them there saves
+// the copy. Not for GGUF layouts, whose scales are inside the blocks, nor for transposed ones.
 ExpertBuffers buffers_in(const ExpertLayout& layout, std::span<std::byte> out);
 
 // The tensor that holds `run` for `expert`: its name, type and whole shape (all experts where they
@@ -108,7 +108,7 @@ ExpertBuffers buffers_in(const ExpertLayout& layout, std::span<std::byte> out);
 tensor::TensorSpec run_tensor(const ExpertLayout& layout, const Run& run, std::string_view prefix,
                               std::uint64_t expert);
 
-// Where compressed-tensors and ModelOpt disagree: x stored as 1/x, correctly rounded.
+// 1/x, correctly rounded: compressed-tensors stores the reciprocal of ModelOpt's number.
 std::uint32_t reciprocal_bits(std::uint32_t bits);
 
 }  // namespace fp4moe::checkpoint

@@ -8,6 +8,8 @@
 #include <span>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/checkpoint/models.hpp"
 
@@ -130,6 +132,31 @@ std::string renamed(std::span<const NameRow> table, std::string_view family, std
       return *found + std::string(ending);
   }
   return std::string(name);
+}
+
+// A router's tensor under any prefix and any of the names that families have.
+std::optional<std::string> gguf_router_name(std::string_view name, const RenameContext& context) {
+  const auto layer_before = [&](std::string_view ending) -> std::optional<std::uint64_t> {
+    if (!name.ends_with(ending)) return std::nullopt;
+    const auto found = context.layers.find(name.substr(0, name.size() - ending.size()));
+    return found == context.layers.end() ? std::nullopt : std::optional(found->second);
+  };
+  for (const std::string_view module : kRouterModules) {
+    for (const std::string_view part : {".weight", ".bias"})
+      if (const auto layer = layer_before(std::string(module) + std::string(part)))
+        return fmt::format("blk.{}.ffn_gate_inp{}", *layer, part);
+    if (const auto layer = layer_before(std::string(module) + ".tid2eid"))
+      return fmt::format("blk.{}.ffn_gate_tid2eid.weight", *layer);
+    for (const std::string_view bias : kRouterBiases)
+      if (const auto layer = layer_before(fill(bias, module)))
+        return fmt::format("blk.{}.exp_probs_b.bias", *layer);
+  }
+  return std::nullopt;
+}
+
+std::string gguf_name_of(std::string_view name, const RenameContext& context) {
+  std::string known = gguf_name(name, context.model_type);
+  return known == name ? gguf_router_name(name, context).value_or(std::move(known)) : known;
 }
 
 void append(OtherTensor& to, OtherTensor&& from) {
@@ -294,17 +321,17 @@ Result<std::vector<OtherTensor>> rename_others(std::vector<OtherTensor> others, 
     std::string& name = other.spec.name;
     if (to == NameFamily::openai)
       name = renamed(kOpenaiNames, context.model_type, name, &NameRow::theirs, &NameRow::other);
-    if (to == NameFamily::gguf) name = gguf_name(name, context.model_type);
+    if (to == NameFamily::gguf) name = gguf_name_of(name, context);
   }
   return others;
 }
 
 std::map<std::string, std::string> names_to_keep(const std::vector<OtherTensor>& others,
-                                                 std::string_view model_type) {
+                                                 const RenameContext& context) {
   std::map<std::string, std::string> kept;
   for (const OtherTensor& other : others) {
-    std::string gguf = gguf_name(other.spec.name, model_type);
-    if (hugging_face_name(gguf, model_type) != other.spec.name)
+    std::string gguf = gguf_name_of(other.spec.name, context);
+    if (hugging_face_name(gguf, context.model_type) != other.spec.name)
       kept.emplace(std::move(gguf), other.spec.name);
   }
   return kept;

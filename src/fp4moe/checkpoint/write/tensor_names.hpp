@@ -5,6 +5,7 @@
 // and v in one tensor.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -27,6 +28,7 @@ struct RenameContext {
   std::string model_type{};
   std::uint64_t query_rows = 0, key_rows = 0;  // 0: the configuration does not say
   std::map<std::string, std::string> names{};  // GGUF's to Hugging Face's, before any table
+  std::map<std::string, std::uint64_t, std::less<>> layers{};  // numbers of MoE layers, by prefix
 };
 
 // From config.json: heads * head_dim, key-value heads * head_dim.
@@ -37,9 +39,9 @@ RenameContext rename_context(std::string_view model_type, const Json& config);
 Result<std::vector<OtherTensor>> rename_others(std::vector<OtherTensor> others, NameFamily from,
                                                NameFamily to, const RenameContext& context);
 
-// What RenameContext::names must hold for the way back from GGUF to restore these names.
+// The entries of RenameContext::names that the way back from GGUF needs to restore these names.
 std::map<std::string, std::string> names_to_keep(const std::vector<OtherTensor>& others,
-                                                 std::string_view model_type);
+                                                 const RenameContext& context);
 
 // One name from Hugging Face to GGUF and back.
 std::string gguf_name(std::string_view name, std::string_view model_type);

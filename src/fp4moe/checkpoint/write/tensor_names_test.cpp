@@ -112,5 +112,27 @@ TEST(TensorNames, HeadsComeFromTheConfigurationWithinReason) {
   EXPECT_EQ(rename_context("mixtral", without).key_rows, 64u);
 }
 
+TEST(TensorNames, ARouterIsFoundInGgufWhateverItWasCalled) {
+  RenameContext context{.model_type = "new", .layers = {{"a.layers.3.moe.", 3}}};
+  const std::vector<std::pair<std::string, std::string>> names{
+      {"a.layers.3.moe.router.layer.weight", "blk.3.ffn_gate_inp.weight"},
+      {"a.layers.3.moe.expert_bias", "blk.3.exp_probs_b.bias"},
+      {"a.layers.3.moe.gate.tid2eid", "blk.3.ffn_gate_tid2eid.weight"},
+      {"a.layers.2.moe.gate.weight", "a.layers.2.moe.gate.weight"},
+  };
+  std::vector<OtherTensor> others;
+  for (const auto& name : names) others.push_back(tensor_of(name.first, {4, 3}));
+  context.names = names_to_keep(others, context);
+
+  const auto there = rename_others(others, NameFamily::hugging_face, NameFamily::gguf, context);
+  ASSERT_TRUE(there);
+  const auto back = rename_others(*there, NameFamily::gguf, NameFamily::hugging_face, context);
+  ASSERT_TRUE(back);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    EXPECT_EQ((*there)[i].spec.name, names[i].second);
+    EXPECT_EQ((*back)[i].spec.name, names[i].first);
+  }
+}
+
 }  // namespace tensor_names_test
 }  // namespace fp4moe::checkpoint

@@ -1,4 +1,4 @@
-// Where a new checkpoint's tensors go: numbered shards with an index inside a folder, or one GGUF
+// The files of a new checkpoint: numbered shards with an index inside a folder, or one GGUF
 // file. Everything is laid out and reserved before the first byte is written, and nothing of it is
 // visible before finish().
 #pragma once
@@ -29,7 +29,7 @@ struct SpecList {
 
 struct SinkOptions {
   std::uint64_t max_shard_bytes = kDefaultShardBytes;
-  // What goes into the `__metadata__` of the shard that holds tensors [begin, end).
+  // The `__metadata__` of the shard that holds tensors [begin, end).
   std::function<tensor::Metadata(std::size_t begin, std::size_t end)> metadata{};
 };
 

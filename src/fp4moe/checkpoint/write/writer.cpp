@@ -51,7 +51,7 @@ Result<std::vector<tensor::Document>> planned_documents(const CheckpointPlan& pl
   return documents;
 }
 
-// What nobody could open is not written.
+// A checkpoint that no reader could open is not written.
 Result<Done> check_plan(const CheckpointPlan& plan, const SpecList& specs, const std::string& out) {
   std::vector<tensor::TensorSpec> tensors;
   tensors.reserve(specs.count);
@@ -196,11 +196,11 @@ Result<Done> CheckpointWriter::copy_block(std::size_t index, const OtherTensor& 
   const std::span<const std::byte> first = plan_.source->bytes(*piece.codes);
   const std::span<const std::byte> second =
       packs ? plan_.source->bytes(*piece.scales) : std::span<const std::byte>{};
-  const std::uint64_t most = std::max<std::uint64_t>(1, kCopyChunk / block_row);
+  const std::uint64_t max = std::max<std::uint64_t>(1, kCopyChunk / block_row);
   std::vector<std::byte> codes, scales, blocks;
-  for (std::uint64_t row = 0; row < piece.rows; row += most) {
+  for (std::uint64_t row = 0; row < piece.rows; row += max) {
     if (Result<Done> go_on = check_interrupt(); !go_on) return go_on;
-    const std::uint64_t rows = std::min(most, piece.rows - row);
+    const std::uint64_t rows = std::min(max, piece.rows - row);
     std::span<const std::byte> result;
     std::uint64_t each = block_row;
     if (packs) {

@@ -101,7 +101,7 @@ class CheckpointWriter {
                            std::span<const std::byte> bytes) {
     return sink_.write(index, offset, bytes);
   }
-  // Streams the tensors that hold no experts; source pages are let go behind it.
+  // Streams the tensors that hold no experts; source pages are released behind it.
   Result<Done> copy_others(std::size_t threads, const ProgressFunction& progress = {});
   Result<Done> finish();
 

@@ -45,7 +45,7 @@ class DigestStream {
 std::string text(const Digest& digest);
 std::optional<Digest> digest_from_text(std::string_view text);
 
-// What tensors without experts are cut into.
+// The piece size of tensors without experts.
 inline constexpr std::uint64_t kPieceBytes = std::uint64_t{4} << 20;
 
 // The pieces of one tensor. Different pieces may be put by different threads.
@@ -55,7 +55,7 @@ class PieceDigests {
 
   std::size_t count() const { return digests_.size(); }
   std::uint64_t piece_bytes() const { return piece_bytes_; }
-  // Where piece `number` lies.
+  // The first byte of piece `number`.
   std::uint64_t begin(std::size_t number) const { return number * piece_bytes_; }
   std::uint64_t size(std::size_t number) const;
   void put(std::size_t number, std::span<const std::byte> piece);
@@ -68,7 +68,7 @@ class PieceDigests {
 };
 
 // The checksum of bytes that lie in one place. `source`: the mapping that they lie in, whose pages
-// are let go.
+// are released.
 Digest checksum_of(std::span<const std::byte> bytes, std::uint64_t piece_bytes = kPieceBytes,
                    const tensor::MappedFile* source = nullptr);
 // Writes a file in pieces; the checksum of what it holds. `source`: as above.

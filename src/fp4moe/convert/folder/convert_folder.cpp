@@ -41,8 +41,8 @@ Result<Done> check_space(const FolderPlan& plan, const Journal& journal,
       .try_this("free space there or choose another place; nothing was written");
 }
 
-// What is left once the manifest stands: the journal, and files of hidden names that killed runs
-// could not take away.
+// Removes leftovers once the manifest is written: the journal, and files of hidden names that
+// killed runs could not take away.
 Result<Done> sweep(const Manifest& manifest, tensor::AtomicFolder& folder) {
   std::set<std::string> wanted{std::string(kManifestName)};
   for (const FileRecord& file : manifest.files) wanted.insert(file.name);
@@ -64,7 +64,7 @@ Result<Done> write_all(const checkpoint::Checkpoint& checkpoint, FolderPlan& pla
   return writer.write_manifest();
 }
 
-// Whether a later run may go on from here.
+// True if a later run may go on from here.
 bool can_resume(const Error& why, const Journal& journal) {
   return !journal.empty() && why.code != ErrorCode::invalid_input && why.code != ErrorCode::usage;
 }

@@ -241,8 +241,8 @@ class Resume : public ::testing::Test {
         plan_folder(*checkpoint::Checkpoint::open(folder_ / "source"), folder_ / "source", recipe_);
     ASSERT_TRUE(plan);
     // In the last of three layers.
-    const std::uint64_t most = plan->other_bytes + plan->expert_bytes * 3 / 4;
-    const auto stopped = stop_after(most, folder_ / "source", folder_ / "out", recipe_, false);
+    const std::uint64_t max = plan->other_bytes + plan->expert_bytes * 3 / 4;
+    const auto stopped = stop_after(max, folder_ / "source", folder_ / "out", recipe_, false);
     ASSERT_FALSE(stopped);
     EXPECT_NE(stopped.why().remedy.find("--resume"), std::string::npos) << stopped.why().remedy;
     ASSERT_TRUE(fs::exists(folder_ / ".out.partial/fp4moe-journal.json"));

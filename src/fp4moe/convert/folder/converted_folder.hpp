@@ -19,7 +19,7 @@
 
 namespace fp4moe::convert {
 
-// What a caller is going to compute with; absent: anything.
+// The layout that a caller will compute with; absent: any.
 struct Expectations {
   std::optional<std::string> layout{}, generation{}, backend{};
   std::optional<checkpoint::Slice> slice{};

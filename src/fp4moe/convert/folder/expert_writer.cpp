@@ -44,7 +44,8 @@ Result<ExpertMemory> ExpertMemory::make(const LayerTensors& layer, Range range,
   const std::uint64_t code_row = shape.hidden / 2, scale_row = shape.hidden / block;
   const std::uint64_t down_code_row = rows / 2, down_scale_row = rows / block;
   const std::uint64_t bias_bytes = tensor::row(bias_type).block_bytes;
-  const bool turns = is_joined_layer(layer) && shape.order == checkpoint::RowOrder::interleaved;
+  const bool is_interleaved =
+      is_joined_layer(layer) && shape.order == checkpoint::RowOrder::interleaved;
   Parts parts;
   const std::uint64_t w13 = shape.gated() ? 2 * rows : rows;
   const std::uint64_t codes = parts.take(w13 * code_row), scales = parts.take(w13 * scale_row);
@@ -67,7 +68,8 @@ Result<ExpertMemory> ExpertMemory::make(const LayerTensors& layer, Range range,
   memory.buffer_ = *std::move(buffer);
   std::byte* at = memory.buffer_.data();
   const auto w13_buffers = [&](bool second) {
-    const std::uint64_t before = second ? (turns ? 1 : rows) : 0, step = turns ? 2 : 1;
+    const std::uint64_t before = second ? (is_interleaved ? 1 : rows) : 0,
+                        step = is_interleaved ? 2 : 1;
     return checkpoint::ProjectionBuffers{{at + codes + before * code_row, step * code_row},
                                          {at + scales + before * scale_row, step * scale_row}};
   };
@@ -86,7 +88,7 @@ Result<ExpertMemory> ExpertMemory::make(const LayerTensors& layer, Range range,
 checkpoint::ExpertView ExpertMemory::view(bool has_down_bias) const {
   const std::uint64_t rows = shape_.intermediate, block = checkpoint::block_size(shape_.format);
   const std::uint64_t each = tensor::row(bias_type_).block_bytes;
-  const bool turns = shape_.order == checkpoint::RowOrder::interleaved;
+  const bool is_interleaved = shape_.order == checkpoint::RowOrder::interleaved;
   checkpoint::ExpertView view{.shape = shape_};
   const auto fill = [&](checkpoint::ProjectionView& part,
                         const checkpoint::ProjectionBuffers& buffers, std::uint64_t count,
@@ -98,8 +100,8 @@ checkpoint::ExpertView ExpertMemory::view(bool has_down_bias) const {
   fill(view.up, target_.buffers.up, rows, shape_.hidden);
   fill(view.down, target_.buffers.down, shape_.hidden, rows);
   if (!shape_.has_bias) return view;
-  const std::uint64_t stride = shape_.gated() && turns ? 2 * each : each;
-  const std::uint64_t second = shape_.gated() ? (turns ? each : rows * each) : 0;
+  const std::uint64_t stride = shape_.gated() && is_interleaved ? 2 * each : each;
+  const std::uint64_t second = shape_.gated() ? (is_interleaved ? each : rows * each) : 0;
   if (shape_.gated()) view.gate.bias = {target_.bias13.data(), rows, stride, bias_type_};
   view.up.bias = {target_.bias13.data() + second, rows, stride, bias_type_};
   if (has_down_bias) view.down.bias = {target_.bias2.data(), shape_.hidden, each, bias_type_};
@@ -153,7 +155,7 @@ Result<Done> ExpertWriter::write_rows(const tensor::StoredTensor& tensor, const 
   return Done{};
 }
 
-// Gate and up that take turns are one matrix of twice the rows, in memory as in the tensor.
+// Interleaved gate and up are one matrix of twice the rows, in memory as in the tensor.
 Result<Done> ExpertWriter::write_matrix(std::uint64_t expert, Projection which,
                                         const ExpertMemory& memory) const {
   const MatrixPlace place = checkpoint::matrix_place(*layer_, expert, which);
@@ -162,14 +164,14 @@ Result<Done> ExpertWriter::write_matrix(std::uint64_t expert, Projection which,
   const bool down = which == Projection::down;
   const std::uint64_t skipped = down ? 0 : range_.begin, rows = down ? place.rows : range_.size();
   const Range columns = down ? range_ : Range{0, place.k};
-  const std::uint64_t turns = place.step;
+  const std::uint64_t step = place.step;
   const auto part = [&](const checkpoint::RowsBuffer& from, std::uint64_t per_byte) {
     const std::uint64_t whole = place.k / per_byte;
     return Rows{.data = from.data,
-                .count = rows * turns,
+                .count = rows * step,
                 .bytes = columns.size() / per_byte,
-                .stride = from.stride / turns,
-                .offset = (place.first + skipped * turns) * whole + columns.begin / per_byte,
+                .stride = from.stride / step,
+                .offset = (place.first + skipped * step) * whole + columns.begin / per_byte,
                 .apart = whole};
   };
   if (Result<Done> done = write_rows(*places.codes.tensor, part(buffers.codes, 2)); !done)
@@ -187,13 +189,13 @@ Result<Done> ExpertWriter::write_columns(std::uint64_t expert, Projection which,
   const bool down = which == Projection::down;
   const std::uint64_t skipped = down ? 0 : range_.begin, rows = down ? place.rows : range_.size();
   const Range columns = down ? range_ : Range{0, place.k};
-  const std::uint64_t turns = place.step, count = rows * turns;
+  const std::uint64_t step = place.step, count = rows * step;
   const auto write = [&](const tensor::StoredTensor& tensor, const checkpoint::RowsBuffer& from,
                          std::uint64_t per_byte) -> Result<Done> {
     const std::uint64_t first = columns.begin / per_byte, size = columns.size() / per_byte;
     Result<tensor::Buffer> turned = tensor::Buffer::allocate(size * count);
     if (!turned) return turned.why();
-    checkpoint::gather_rows({from.data, size, count, from.stride / turns, 1},
+    checkpoint::gather_rows({from.data, size, count, from.stride / step, 1},
                             {turned->data(), count});
     return write_rows(tensor,
                       {.data = turned->data(),
@@ -201,7 +203,7 @@ Result<Done> ExpertWriter::write_columns(std::uint64_t expert, Projection which,
                        .bytes = count,
                        .stride = count,
                        .offset = checkpoint::first_column_byte(place, expert, place.k / per_byte) +
-                                 first * place.tensor_rows + skipped * turns,
+                                 first * place.tensor_rows + skipped * step,
                        .apart = place.tensor_rows});
   };
   if (Result<Done> done = write(*places.codes.tensor, buffers.codes, 2); !done) return done;
@@ -238,7 +240,7 @@ Result<Done> ExpertWriter::write_blocks(std::uint64_t expert, Projection which,
 Result<Done> ExpertWriter::write_bias(std::uint64_t expert, const ExpertMemory& memory) const {
   const MoeShape& shape = layer_->shape;
   const std::span<const std::byte> bias13 = memory.target_.bias13;
-  const bool turns = shape.order == checkpoint::RowOrder::interleaved;
+  const bool is_interleaved = shape.order == checkpoint::RowOrder::interleaved;
   for (const Projection which : {Projection::gate, Projection::up}) {
     if (which == Projection::gate && !shape.gated()) continue;
     const tensor::StoredTensor* tensor = layer_->places(which, expert).bias.tensor;
@@ -246,14 +248,14 @@ Result<Done> ExpertWriter::write_bias(std::uint64_t expert, const ExpertMemory& 
     const MatrixPlace place = checkpoint::matrix_place(*layer_, expert, which);
     const std::uint64_t each = tensor::row(tensor->entry.dtype).block_bytes;
     const bool second = which == Projection::up && shape.gated();
-    const std::uint64_t before = second ? (turns ? 1 : range_.size()) : 0;
+    const std::uint64_t before = second ? (is_interleaved ? 1 : range_.size()) : 0;
     const Rows rows{.data = bias13.data() + before * each,
                     .count = range_.size(),
                     .bytes = each,
-                    .stride = (turns && shape.gated() ? 2 : 1) * each,
+                    .stride = (is_interleaved && shape.gated() ? 2 : 1) * each,
                     .offset = (place.first + range_.begin * place.step) * each,
                     .apart = place.step * each};
-    if (place.step == 2 && turns) {  // both at once, as they lie
+    if (place.step == 2 && is_interleaved) {  // both at once, as they lie
       if (second) continue;
       Rows both = rows;
       both.count *= 2;

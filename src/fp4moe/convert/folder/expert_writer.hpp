@@ -14,8 +14,7 @@
 
 namespace fp4moe::convert {
 
-// The memory of an expert under way. Gate and up share rows that take turns where the checkpoint
-// interleaves them.
+// The memory of an expert in work. Gate and up share one matrix if the checkpoint interleaves them.
 class ExpertMemory {
  public:
   // For experts of `layer` cut to `range` of the intermediate size.
@@ -23,7 +22,7 @@ class ExpertMemory {
                                    tensor::DType bias_type);
 
   const LayerPacker::ExpertTarget& target() const { return target_; }
-  // What it holds. `has_down_bias`: only the first tensor-parallel rank does.
+  // A view of what it holds. `has_down_bias`: only the first tensor-parallel rank does.
   checkpoint::ExpertView view(bool has_down_bias) const;
 
  private:

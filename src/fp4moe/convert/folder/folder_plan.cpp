@@ -20,7 +20,8 @@ namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kProgram = 48 * kMiB;  // code, headers, manifest
-// Of each tensor of the source beyond those that the program's share covers: name, shape, records.
+// Bytes of each tensor of the source beyond those that the program's share covers: name, shape,
+// records.
 constexpr std::uint64_t kTensor = 1024, kFreeTensors = 32768;
 constexpr std::uint64_t kAround = 6 * kMiB;  // pages beside an expert's, and a piece being copied
 
@@ -28,7 +29,7 @@ bool needs_input_scales(const layout::Layout& layout) {
   return layout.scalars != nullptr && layout.scalars->inputs != layout::InputUse::none;
 }
 
-// The source is found again from wherever somebody verifies.
+// The source is found again from any working directory.
 std::string absolute_path(const std::string& path) {
   std::error_code code;
   const std::filesystem::path whole = std::filesystem::absolute(path, code);
@@ -122,9 +123,9 @@ Result<Done> plan_made(FolderPlan& plan) {
   Result<tensor::MappedFile> quantization = tensor::MappedFile();
   if (beside != plan.companions.end()) quantization = tensor::MappedFile::open(beside->from);
   if (!quantization) return quantization.why();
-  auto made = config_for_fp4moe(text_of(*file), text_of(*quantization));
-  if (!made) return invalid("config.type", "the configuration is not an object").in(config->from);
-  plan.config = *std::move(made);
+  auto result = config_for_fp4moe(text_of(*file), text_of(*quantization));
+  if (!result) return invalid("config.type", "the configuration is not an object").in(config->from);
+  plan.config = *std::move(result);
   return Done{};
 }
 
@@ -145,11 +146,11 @@ Result<Done> measure_kept(const tensor::Store& store, FolderPlan& plan) {
 }
 
 std::uint64_t lane_bytes(const FolderPlan& plan) {
-  std::uint64_t most = 0;
+  std::uint64_t max = 0;
   for (const PlannedLayer& layer : plan.layers)
-    most = std::max(most,
-                    layer.expert_bytes + (plan.unpacks_source ? 2 : 1) * layer.source_expert_bytes);
-  return most + kAround;
+    max = std::max(max,
+                   layer.expert_bytes + (plan.unpacks_source ? 2 : 1) * layer.source_expert_bytes);
+  return max + kAround;
 }
 
 std::uint64_t base_bytes(const FolderPlan& plan) {
@@ -212,11 +213,11 @@ Result<std::size_t> threads_within(const FolderPlan& plan, std::size_t threads,
                                    std::uint64_t max_memory) {
   threads = std::max<std::size_t>(threads, 1);
   if (max_memory == 0) return threads;
-  if (const std::uint64_t least = memory_of(plan, 1); least > max_memory)
+  if (const std::uint64_t min = memory_of(plan, 1); min > max_memory)
     return error(ErrorCode::exhausted, "convert.memory",
                  "even one expert at a time needs more memory")
         .at("--max-memory")
-        .expects(fmt::format("at least {} bytes ({})", least, human_bytes(least)),
+        .expects(fmt::format("at least {} bytes ({})", min, human_bytes(min)),
                  fmt::format("{} bytes", max_memory))
         .try_this("Allow more, or convert on a machine that has it");
   return std::min<std::size_t>(threads, (max_memory - base_bytes(plan)) / lane_bytes(plan));

@@ -1,4 +1,4 @@
-// What a converted folder will hold, known before the first weight is read:
+// The content of a converted folder, known before the first weight is read:
 //
 //   experts-00003.safetensors   a MoE layer: packer tensors under the layer's prefix
 //   others-00001.safetensors    the checkpoint's other tensors

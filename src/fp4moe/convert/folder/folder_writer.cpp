@@ -44,7 +44,7 @@ std::vector<PieceDigests> digests_for(const SafetensorsWriter& writer) {
 }
 
 // A file of the source that is no tensors' and is not in the folder: its index, and those in whose
-// place others are made.
+// place others are created.
 struct KeptFile {
   std::string_view kind{};
   std::string name{};
@@ -319,7 +319,7 @@ Result<Done> FolderWriter::write_layer(PlannedLayer& layer, Journal& journal) {
   return journal.add(staging_, *std::move(record), &layer.record);
 }
 
-// `source`: the mapping that the bytes lie in, whose pages are let go.
+// `source`: the mapping that the bytes lie in, whose pages are released.
 Result<Done> FolderWriter::add_companion(const std::string& name, std::span<const std::byte> bytes,
                                          const tensor::MappedFile* source) {
   const Result<Digest> checksum = write_with_checksum(path(name), bytes, source);

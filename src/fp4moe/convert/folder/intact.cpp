@@ -17,7 +17,7 @@ struct CheckedPiece {
   std::size_t tensor = 0, piece = 0;
 };
 
-// Where each tensor begins: they fill the file behind the header without a gap.
+// The begin of each tensor: they fill the file behind the header without a gap.
 std::optional<std::vector<std::uint64_t>> begins_of(const FileRecord& record) {
   std::vector<std::uint64_t> begins;
   std::optional<std::uint64_t> at = record.header_bytes;

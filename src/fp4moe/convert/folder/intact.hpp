@@ -1,4 +1,4 @@
-// Whether a file still holds what its record says.
+// Checks that a file still holds what its record says.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace fp4moe::convert {
 
-// Whether an error says something of the files. What the machine lacks (memory, descriptors) and what
+// True if an error is about the files. Lack of memory or descriptors and what
 // the system refuses of a file that is there are no damage.
 bool is_damage(const Error& why);
 

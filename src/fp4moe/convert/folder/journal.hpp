@@ -1,4 +1,4 @@
-// What a conversion has finished, in a small file of the staging folder that is replaced as a
+// The finished work of a conversion, in a small file of the staging folder that is replaced as a
 // whole. A killed run leaves it behind; the next one goes on from there if it would do the same
 // work on the same source.
 #pragma once
@@ -16,7 +16,7 @@ namespace fp4moe::convert {
 
 inline constexpr std::string_view kJournalName = "fp4moe-journal.json";
 
-// What a journal's text says. Errors: those of parse_json, converted.manifest.
+// The records in a journal's text. Errors: those of parse_json, converted.manifest.
 struct JournalRecords {
   Json identity{};
   std::vector<FileRecord> files{};

@@ -18,7 +18,7 @@ namespace fp4moe::convert {
 
 inline constexpr std::string_view kManifestName = "fp4moe.json";
 inline constexpr std::string_view kSourceName = "source.safetensors";
-// Of the folder and its tags; another one is refused.
+// The version of the folder and its tags; another one is refused.
 inline constexpr std::string_view kFolderVersion = "1";
 
 struct TensorRecord {

@@ -39,12 +39,12 @@ std::size_t behind_value(std::string_view text, std::size_t at) {
   return at;
 }
 
-struct Stretch {
+struct ByteRange {
   std::size_t begin = 0, end = 0;
 };
 
 // The value of a member of the object that the text is.
-std::optional<Stretch> find_value(std::string_view text, std::string_view key) {
+std::optional<ByteRange> find_value(std::string_view text, std::string_view key) {
   std::size_t at = text.find('{');
   while (at < text.size()) {
     at = text.find_first_of("\"}", at + 1);
@@ -59,7 +59,7 @@ std::optional<Stretch> find_value(std::string_view text, std::string_view key) {
     if (is_it) {
       std::size_t last = at;
       while (last > begin && kSpace.find(text[last - 1]) != kSpace.npos) --last;
-      return Stretch{begin, last};
+      return ByteRange{begin, last};
     }
   }
   return std::nullopt;

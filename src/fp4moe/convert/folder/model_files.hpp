@@ -1,4 +1,4 @@
-// What makes a converted folder a model folder, which serving programs open by its path:
+// The files that make a converted folder a model folder, which serving programs open by its path:
 //
 //   config.json                     the checkpoint's, with a quantization_config that names fp4moe
 //   others.safetensors.index.json   where the tensors that are not experts' lie
@@ -21,7 +21,7 @@ inline constexpr std::string_view kConfigName = "config.json";
 // here, and go on without the experts.
 inline constexpr std::string_view kOthersIndexName = "others.safetensors.index.json";
 
-// Whether a file of this name is one that conversion makes.
+// True if conversion makes a file of this name.
 bool is_made(std::string_view name);
 
 // A configuration with fp4moe as its quantization method; the method before is its "source", or

@@ -31,9 +31,9 @@ Json parsed(std::string_view text) {
 }
 
 Json method_of(std::string_view config, std::string_view beside = {}) {
-  const auto made = config_for_fp4moe(config, beside);
-  EXPECT_TRUE(made);
-  return made ? parsed(*made)["quantization_config"] : Json();
+  const auto result = config_for_fp4moe(config, beside);
+  EXPECT_TRUE(result);
+  return result ? parsed(*result)["quantization_config"] : Json();
 }
 
 TEST(ModelFiles, PutTheMethodInThePlaceOfTheOneBefore) {

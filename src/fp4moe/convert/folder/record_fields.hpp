@@ -33,7 +33,7 @@ class RecordFields : public JsonFields {
   std::string string(std::string_view key) { return need<std::string>(key); }
   std::uint64_t number(std::string_view key) { return need<std::uint64_t>(key); }
   bool flag(std::string_view key) { return need<bool>(key); }
-  // Of a list that is missing, an empty one.
+  // The list, or an empty one if it is missing.
   const Json& array(std::string_view key) {
     static const Json kEmpty = Json::array();
     if (find(key) == nullptr) fail(key, "a list");

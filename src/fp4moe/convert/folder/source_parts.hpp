@@ -63,8 +63,8 @@ Result<std::uint64_t> frame_bytes(const tensor::Store& store);
 std::vector<std::byte> joined(const tensor::Store& store,
                               const std::vector<const tensor::StoredTensor*>& tensors);
 
-// What a file was when it was read. Times and numbers of the file system tell a change that sizes
-// and headers do not show; they are no part of the manifest.
+// The identity of a file when it was read. Times and numbers of the file system tell a change that
+// sizes and headers do not show; they are no part of the manifest.
 struct FileStamp {
   SourceFile file{};
   std::int64_t modified_ns = 0;

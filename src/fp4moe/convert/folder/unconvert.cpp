@@ -35,7 +35,7 @@ bool is_same_source(const Manifest& a, const Manifest& b) {
                             });
 }
 
-// Whether the folders are all ranks of one model, each once.
+// Checks that the folders are all ranks of one model, each once.
 Result<Done> check_ranks(std::span<const ConvertedFolder> folders) {
   const Manifest& first = folders[0].manifest();
   const checkpoint::Slice& slice = first.slice;
@@ -143,7 +143,8 @@ class Restorer {
     return sound_bytes(first(), *place);
   }
 
-  // What was kept whole is the source's; files of these names in the folder were made.
+  // Files that were kept whole are the source's; files of these names in the folder were written by
+  // convert.
   Result<Done> copy_companions() const {
     std::set<std::string> kept_names{std::string(kOthersIndexName)};
     for (const TensorRecord& tensor : source_tensors()) {
@@ -180,7 +181,7 @@ class Restorer {
     return file == nullptr ? std::span<const TensorRecord>() : file->tensors;
   }
 
-  // In pieces, whose pages are let go: frames may be large.
+  // In pieces, whose pages are released: frames may be large.
   Result<Done> copy_kept(std::span<const std::byte> bytes, std::uint64_t to,
                          const RawFile& file) const {
     const Manifest& manifest = first().manifest();

@@ -46,8 +46,8 @@ Result<Done> check_tensors(const ConvertedFolder& folder, const VerifyOptions& o
     for (std::size_t t = 0; t < manifest.files[f].tensors.size(); ++t) {
       const TensorRecord& tensor = manifest.files[f].tensors[t];
       // A manifest of tiny pieces would make lists larger than the file.
-      const std::uint64_t least = std::min<std::uint64_t>(tensor.bytes, 16);
-      digests[f].emplace_back(tensor.bytes, std::max(tensor.piece_bytes, least));
+      const std::uint64_t min = std::min<std::uint64_t>(tensor.bytes, 16);
+      digests[f].emplace_back(tensor.bytes, std::max(tensor.piece_bytes, min));
       for (std::size_t piece = 0; piece < digests[f][t].count(); ++piece)
         items.push_back({f, t, piece});
     }
@@ -121,7 +121,7 @@ Result<Done> check_packers(const ConvertedFolder& folder, VerifyReport& report) 
   return Done{};
 }
 
-// Where the source was, or the place beside the folder where both may have been moved.
+// The source's recorded path, or the one beside the folder if both were moved.
 std::string find_source(const std::string& folder, const std::string& recorded) {
   std::error_code code;
   const fs::path beside = fs::absolute(folder, code).lexically_normal() / "..";

@@ -1,6 +1,6 @@
-// Whether a converted folder is what was written: every byte of every file against the manifest's
-// checksums; and, deep, whether it is what its source gives: every expert packed again and
-// compared.
+// Checks that a converted folder is what was written: every byte of every file against the
+// manifest's checksums; and, deep, whether it is what its source gives: every expert packed again
+// and compared.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -37,7 +37,7 @@ struct VerifyReport {
 };
 
 // Findings are answers; errors are folders that are not converted ones, sources that cannot be
-// opened, a wish to stop. Ids of findings: converted.manifest, converted.file, converted.tensor,
+// opened, an interrupt. Ids of findings: converted.manifest, converted.file, converted.tensor,
 // converted.checksum, verify.source (another source), verify.differs (not what the source gives).
 Result<VerifyReport> verify_folder(const std::string& path, const VerifyOptions& options = {});
 

@@ -31,7 +31,7 @@ bool is_equal(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
-// The same of large tensors, whose pages are let go.
+// The same of large tensors, whose pages are released.
 bool is_equal_in_pieces(std::span<const std::byte> a, const tensor::MappedFile& of_a,
                         std::span<const std::byte> b, const tensor::MappedFile& of_b) {
   if (a.size() != b.size()) return false;

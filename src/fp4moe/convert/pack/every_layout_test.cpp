@@ -167,7 +167,7 @@ Result<Done> pack_all(LayerPacker& packer, const Layer& layer, const std::vector
 std::vector<bool> used_rows(const Layer& layer, const Layout& row, bool is_w13,
                             std::uint64_t rows) {
   const Problem& problem = layer.problem;
-  const bool turns = problem.order == RowOrder::interleaved;
+  const bool is_interleaved = problem.order == RowOrder::interleaved;
   std::vector<bool> used(rows);
   const auto use = [&](std::uint64_t at) {
     used[row.shuffles_rows ? layout::shuffled_row(at) : at] = true;
@@ -179,7 +179,7 @@ std::vector<bool> used_rows(const Layer& layer, const Layout& row, bool is_w13,
   else
     for (std::uint64_t i = 0; i < problem.real.intermediate; ++i)
       for (const unsigned which : {0u, 1u})
-        use(layout::w13_row(row, problem.real, problem.padded, turns, which, i));
+        use(layout::w13_row(row, problem.real, problem.padded, is_interleaved, which, i));
   return used;
 }
 

@@ -1,4 +1,4 @@
-// What one rank holds of one layer, and the sizes its backend computes with: all that packing needs
+// A rank's part of one layer, and the sizes its backend computes with: all that packing needs
 // to know beside the weights.
 #pragma once
 #include <cstddef>
@@ -26,7 +26,7 @@ struct Sizing {
   std::optional<std::uint64_t> hidden{}, intermediate{};
 };
 
-// What a conversion makes.
+// The target of a conversion.
 struct Recipe {
   const layout::Layout* layout = nullptr;
   Sizing sizing{};

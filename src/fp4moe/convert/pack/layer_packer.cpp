@@ -23,7 +23,7 @@ Error size_error(std::string_view what, std::uint64_t found, std::uint64_t need)
       .try_this(fmt::format("pad it to {}", round_up(found, need)));
 }
 
-// Where all of k is one scale group the kernel permutes scales singly.
+// If all of k is one scale group, the kernel permutes scales singly.
 const layout::Map& scale_map(const layout::Layout& layout, std::uint64_t k) {
   const bool is_one_group = k == block_size(layout.format);
   return is_one_group && layout.one_group_scales ? *layout.one_group_scales : layout.scales;

@@ -60,8 +60,8 @@ class LayerPacker {
   // True when scale bytes depend on the scales of all experts: note() each of them first.
   bool needs_all_experts() const;
 
-  // What later steps must know of expert number `position` (0 ... experts - 1): global and input
-  // scales, extremes of block scales. pack() takes notes too; from several threads only for
+  // Notes what later steps must know of expert number `position` (0 ... experts - 1): global and
+  // input scales, extremes of block scales. pack() takes notes too; from several threads only for
   // different experts.
   Result<Done> note(std::size_t position, const checkpoint::ExpertView& view);
   // For layouts that share input scales among all experts of all ranks.
@@ -85,7 +85,7 @@ class LayerPacker {
   Result<Done> unpack(std::size_t position, std::span<const std::span<const std::byte>> sources,
                       const ExpertTarget& to, Path path = Path::fast) const;
 
-  // What unpack needs to know beside the tensors (common exponents, the scalars of the source), as
+  // The data that unpack needs beside the tensors (common exponents, the scalars of the source), as
   // JSON for the manifest; and taking it back.
   Json record() const;
   Result<Done> restore(const Json& record);

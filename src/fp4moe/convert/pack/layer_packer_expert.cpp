@@ -152,7 +152,7 @@ Result<Done> LayerPacker::pack(std::size_t position, const checkpoint::ExpertVie
   return Done{};
 }
 
-// Whether every bias kept its value.
+// True if every bias kept its value.
 bool LayerPacker::pack_biases(const checkpoint::ExpertView& view,
                               std::span<const std::span<std::byte>> targets) const {
   const std::size_t first = layout_.one_record ? 2 : 4;
@@ -171,7 +171,7 @@ bool LayerPacker::pack_biases(const checkpoint::ExpertView& view,
   return are_exact;
 }
 
-// Where bias i of gate (0), up (1) or down (2) goes.
+// The position of bias i of gate (0), up (1) or down (2).
 std::uint64_t LayerPacker::bias_place(unsigned which, std::uint64_t i) const {
   std::uint64_t row = rows_[which][i];
   if (which < 2 && layout_.bias_order == layout::BiasOrder::halves &&

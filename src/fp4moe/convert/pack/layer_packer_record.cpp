@@ -1,4 +1,4 @@
-// What packing noted of a layer: for the manifest, and in sentences.
+// The notes of packing on a layer: for the manifest, and in sentences.
 #include <algorithm>
 #include <array>
 #include <bit>

@@ -21,18 +21,18 @@
 
 namespace fp4moe::convert {
 
-// An expert under way: its reader, and room for what the work makes of it.
+// An expert in work: its reader, and buffers for the results.
 struct Lane {
   std::unique_ptr<checkpoint::LayerReader> reader{};
   tensor::Buffer buffer{};
 };
 
 // Calls work(position, view, lane) for every expert of the job, on up to `threads` threads. Pages
-// of the source are let go behind it; a wish to stop is noticed between experts.
+// of the source are released behind it; an interrupt is noticed between experts.
 using ExpertWork = std::function<Result<Done>(std::size_t, const checkpoint::ExpertView&, Lane&)>;
 Result<Done> for_each_expert(const LayerJob& job, std::size_t threads, const ExpertWork& work);
 
-// What the packer must know of all experts before the first one is packed.
+// Notes what the packer must know of all experts before the first one is packed.
 Result<Done> prepare(const LayerJob& job, LayerPacker& packer, std::size_t threads);
 
 struct PackOptions {

@@ -145,7 +145,7 @@ std::vector<EdgePiece> edge_pieces(const IndexMap& map, const ShufflePlan& plan)
 // Rows up to this size are copied first: what lies ragged in memory is then read to its padded end
 // as if it filled it.
 constexpr std::uint64_t kShortRow = 128;
-// Of those up to this size a segment has too few steps to fetch anything meanwhile.
+// Rows up to this size have segments of too few steps to prefetch anything meanwhile.
 constexpr std::uint64_t kFetchedRow = 512;
 // How far ahead of the kernels memory is fetched.
 constexpr std::uint64_t kAhead = std::uint64_t{32} << 10;
@@ -226,7 +226,7 @@ class Packer {
     std::uint8_t* place = nullptr;
   };
 
-  // Where one step of the kernel does not fill cache lines, or rows are so short that other stores
+  // If one step of the kernel does not fill cache lines, or rows are so short that other stores
   // come in between, the CPU would read each line before it is written in parts, unless it
   // was cleared as a whole. Only for storage that belongs to a batch of rows alone.
   static bool clears_first(const layout::Map& map, const ShufflePlan& plan, bool is_short) {
@@ -242,7 +242,7 @@ class Packer {
 
   using Batches = std::span<const std::uint64_t>;  // their first rows
 
-  // Where the rows of some batches come from, padding and translation settled, and their ends
+  // Sets the sources of some batches' rows, with padding and translation, and their ends
   // filled up.
   void gather_rows(Batches these, Batches later) {
     bases_.clear();
@@ -317,7 +317,7 @@ class Packer {
     for (std::uint64_t i = 0; i + kStep <= size; i += kStep) std::memcpy(to + i, from + i, kStep);
     std::memcpy(to + size - kStep, from + size - kStep, kStep);
   }
-  // What the rows have in the edge's chunks.
+  // Copies what the rows have in the edge's chunks.
   void copy_edges(std::size_t first, std::uint64_t count) {
     const std::uint64_t end = plan_.edge[0].begin * plan_.chunk_bytes;
     const std::uint64_t size = row_bytes_ - std::min(row_bytes_, end);

@@ -33,7 +33,7 @@ void pack_matrix(const layout::IndexMap& map, const MatrixSource& from, std::spa
 void unpack_matrix(const layout::IndexMap& map, std::span<const std::byte> packed,
                    const MatrixTarget& to, Path path = Path::fast);
 
-// Whether the fast path has kernels for this map on this machine, for tests and `bench pack`.
+// True if the fast path has kernels for this map on this machine, for tests and `bench pack`.
 bool has_fast_path(const layout::IndexMap& map);
 
 }  // namespace fp4moe::convert

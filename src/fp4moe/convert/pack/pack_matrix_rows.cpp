@@ -36,7 +36,7 @@ struct RowMove {
 };
 
 // Rows and `padding` after each, without a call or a variable in memory: small stores between those
-// of whole cache lines would make some processors read lines before they write them.
+// of whole cache lines would make some CPUs read lines before they write them.
 [[gnu::noinline]] void move_rows(std::span<const RowMove> moves,
                                  std::span<const std::byte> padding) {
   constexpr std::uint64_t kLine = 64, kStep = 16, kLong = 4096;

@@ -14,7 +14,7 @@ namespace fp4moe::convert {
 // The kernels that suit this machine best.
 const kernels::cpu::ShuffleSet& machine_shuffles();
 
-// Of a row of the source.
+// Bytes of a row of the source.
 std::uint64_t row_bytes(const layout::IndexMap& map);
 
 // A table made ready for kernels; null where there is none.

@@ -108,12 +108,12 @@ class StagedPacker {
   }
 
  private:
-  // Of a tile, and of that row.
+  // The source of a tile and of its row.
   struct Source {
     std::uint32_t row = 0, byte = 0;
   };
 
-  // Whether a row's last chunk may begin within the one before, which spares filling it up: columns
+  // True if a row's last chunk may begin within the one before, which spares filling it up: columns
   // follow each other everywhere, and none are added.
   bool may_overlap(const ShufflePlan& plan) const {
     for (const Digit& digit : map_.map().digits)
@@ -173,10 +173,10 @@ class StagedPacker {
     const std::uint64_t begin = std::min<std::uint64_t>(first, from_.rows.size());
     return from_.rows.subspan(begin, std::min(count, from_.rows.size() - begin));
   }
-  // With room for a register before it.
+  // With space for a register before it.
   std::uint8_t* end_of_row(std::uint64_t row) { return ends_.data() + row * end_step_ + kRegister; }
 
-  // Where a tile's rows come from, and their ends.
+  // Sets the sources of a tile's rows, and their ends.
   void gather(std::uint64_t first) {
     Rows rows = sources(first, tile_rows_);
     if (rows.size() < tile_rows_) {

@@ -1,4 +1,4 @@
-// What becomes of scale bytes on the way into a layout and back: a table of 256 bytes, made from
+// The mapping of scale bytes into a layout and back: a table of 256 bytes, made from
 // the layout's transform and from what the layer's scales are like.
 #pragma once
 #include <optional>

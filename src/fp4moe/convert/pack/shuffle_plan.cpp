@@ -29,7 +29,7 @@ bool is_binary(const layout::Map& map) {
   return true;
 }
 
-// What the address bit of weight `weight` (in offsets) comes from.
+// The source of the address bit of weight `weight` (in offsets).
 std::optional<AddressBit> source_of(const layout::Map& map, std::uint64_t weight) {
   for (const Digit& digit : map.digits) {
     if (digit.by_cols != 0 || digit.by_rows != 0 || digit.fixed == 0) continue;
@@ -140,10 +140,10 @@ void add_passthrough(const IndexMap& map, const kernels::cpu::ShuffleSet& set, S
                              : byte >= kLine
                                  ? moves_lanes && divides(map.logical().cols, 2)
                                  : set.widens && divides(map.padded().cols, kLine / byte);
-    const std::size_t most = byte < kLine ? set.max_for_lines
-                             : has_code   ? set.max_registers
-                                          : kMaxForPairs;
-    if (!is_possible || plan.registers > most / 2 || plan.passthrough == kMaxPassthrough ||
+    const std::size_t max = byte < kLine ? set.max_for_lines
+                            : has_code   ? set.max_registers
+                                         : kMaxForPairs;
+    if (!is_possible || plan.registers > max / 2 || plan.passthrough == kMaxPassthrough ||
         plan.kernel->pack[plan.passthrough + 1] == nullptr)
       break;
     for (std::size_t r = 0; r < plan.registers; ++r) {

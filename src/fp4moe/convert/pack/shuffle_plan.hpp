@@ -43,12 +43,12 @@ struct ShufflePlan {
   static constexpr std::uint64_t kBatch = 128;
   std::array<std::uint64_t, kBatch> row_place{};
 
-  // Whether one step of the kernel writes whole cache lines.
+  // True if one step of the kernel writes whole cache lines.
   bool fills_lines() const;
   kernels::cpu::PackFn pack() const;
 
  private:
-  // Of the register stored as number `number`: in order, or across passthrough.
+  // The place of the register stored as number `number`: in order, or across passthrough.
   std::uint64_t place_at(std::size_t number, bool across) const;
 };
 

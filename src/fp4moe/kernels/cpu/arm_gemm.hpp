@@ -8,7 +8,7 @@
 //   more           panel [4 pairs][chunk][limb][8 groups][pair][16]      sums: row x token
 //
 // Up to 8 tokens, codes are decoded in registers for every use; beyond, 8 rows are decoded once
-// into a scratch that stays in the first cache.
+// into a buffer that stays in the L1 cache.
 #pragma once
 #include <cstring>
 
@@ -21,14 +21,14 @@ namespace {
 
 // --- one token
 
-// Four rows of a block of the format: `eights` groups of 8 columns, two per 16 bytes of a tile.
+// Four rows of a block, for one token: groups of 8 columns, two per 16 bytes of a tile.
 template <class Mac, class Format, std::size_t kLimbs>
-int32x4_t block_of_one(const Decoder& decode, const std::uint8_t* tile, std::size_t eight,
+int32x4_t block_of_one(const Decoder& decode, const std::uint8_t* tile, std::size_t vector,
                        const std::int8_t* token) {
   if constexpr (kLimbs == 2) {
     Mac upper, lower;
-    for (std::size_t i = 0; i < Format::kEightsOf; i += 2) {
-      const std::size_t at = (eight + i) % 4 / 2 * kRegister;
+    for (std::size_t i = 0; i < Format::kVectorsOf; i += 2) {
+      const std::size_t at = (vector + i) % 4 / 2 * kRegister;
       const uint8x16_t a = vld1q_u8(tile + at), b = vld1q_u8(tile + 32 + at);
       const int8x16_t x = vld1q_s8(token + i * kRegister);
       const int8x16_t y = vld1q_s8(token + (i + 1) * kRegister);
@@ -42,8 +42,8 @@ int32x4_t block_of_one(const Decoder& decode, const std::uint8_t* tile, std::siz
     return vpaddq_s32(vshlq_s32(rows01, upper_first), vshlq_s32(rows23, upper_first));
   } else {
     int32x4_t rows01 = vdupq_n_s32(0), rows23 = vdupq_n_s32(0);
-    for (std::size_t i = 0; i < Format::kEightsOf; i += 2) {
-      const std::size_t at = (eight + i) % 4 / 2 * kRegister;
+    for (std::size_t i = 0; i < Format::kVectorsOf; i += 2) {
+      const std::size_t at = (vector + i) % 4 / 2 * kRegister;
       const uint8x16_t a = vld1q_u8(tile + at), b = vld1q_u8(tile + 32 + at);
       const int8x16_t x = vld1q_s8(token + i * kRegister);
       const int8x16_t y = vld1q_s8(token + (i + 1) * kRegister);
@@ -63,9 +63,9 @@ float32x4_t chunk_of_one(const Decoder& decode, const Indices<Format>& indices,
   const typename Format::Table table = Format::table(scales, blocks);
   float32x4_t inner{};
   for (std::size_t b = 0; b < blocks; ++b) {
-    const std::size_t eight = b * Format::kEightsOf;
-    const int32x4_t exact = block_of_one<Mac, Format, kLimbs>(decode, tile + eight / 4 * kTileBytes,
-                                                              eight, token + eight * kRegister);
+    const std::size_t vector = b * Format::kVectorsOf;
+    const int32x4_t exact = block_of_one<Mac, Format, kLimbs>(
+        decode, tile + vector / 4 * kTileBytes, vector, token + vector * kRegister);
     const float32x4_t scale = Format::look_up(table, indices.rows[b]);
     inner = b == 0 ? vmulq_f32(vcvtq_f32_s32(exact), scale)
                    : vfmaq_f32(inner, vcvtq_f32_s32(exact), scale);
@@ -74,7 +74,7 @@ float32x4_t chunk_of_one(const Decoder& decode, const Indices<Format>& indices,
 }
 
 template <class Mac, class Format, std::size_t kLimbs>
-void multiply_one(const GemmCall& call) noexcept {
+void gemm_one_token(const GemmCall& call) noexcept {
   const GemmWeights& weights = call.weights;
   const Decoder decode;
   const Indices<Format> indices;
@@ -89,13 +89,13 @@ void multiply_one(const GemmCall& call) noexcept {
     for (std::size_t c = 0; c < whole; ++c) {
       const float32x4_t inner = chunk_of_one<Mac, Format, kLimbs>(
           decode, indices, tile + c * 2 * kTileBytes, scales + c * Format::kBlocks * kGroup,
-          Format::kBlocks, token + c * kEights * kRegister);
+          Format::kBlocks, token + c * kVectors * kRegister);
       sum = vfmaq_n_f32(sum, inner, call.tokens.half_steps[c * steps]);
     }
     for (std::size_t c = whole; c < chunks; ++c) {
       const float32x4_t inner = chunk_of_one<Mac, Format, kLimbs>(
           decode, indices, tile + c * 2 * kTileBytes, scales + c * Format::kBlocks * kGroup,
-          blocks_of<Format>(weights, c), token + c * kEights * kRegister);
+          blocks_of<Format>(weights, c), token + c * kVectors * kRegister);
       sum = vfmaq_n_f32(sum, inner, call.tokens.half_steps[c * steps]);
     }
     vst1q_f32(call.sums + r, sum);
@@ -104,7 +104,7 @@ void multiply_one(const GemmCall& call) noexcept {
 
 // --- 2 to 8 tokens
 
-// A pair's sums with two rows, [row][token], to where they belong.
+// Stores a pair's sums with two rows, [row][token].
 inline void store_pair(float* sums, std::size_t stride, bool has_second, float32x4_t values) {
   vst1_f32(sums, vget_low_f32(vuzp1q_f32(values, values)));
   if (has_second) vst1_f32(sums + stride, vget_low_f32(vuzp2q_f32(values, values)));
@@ -113,7 +113,7 @@ inline void store_pair(float* sums, std::size_t stride, bool has_second, float32
 // A chunk of 4 rows, decoded: [row pair][8 columns]. Inlined, so that it stays in registers.
 template <std::size_t kTiles>
 [[gnu::always_inline]] inline void decode_chunk(const Decoder& decode, const std::uint8_t* tile,
-                                                int8x16_t (&rows)[2][kEights]) {
+                                                int8x16_t (&rows)[2][kVectors]) {
   for (std::size_t t = 0; t < kTiles; ++t)
     for (std::size_t pair = 0; pair < 2; ++pair)
       for (std::size_t half = 0; half < 2; ++half) {
@@ -123,11 +123,11 @@ template <std::size_t kTiles>
       }
   if constexpr (kTiles == 1)
     for (auto& row : rows)
-      for (std::size_t i = 4; i < kEights; ++i) row[i] = vdupq_n_s8(0);
+      for (std::size_t i = 4; i < kVectors; ++i) row[i] = vdupq_n_s8(0);
 }
 
 template <class Mac, class Format, std::size_t kLimbs, std::size_t kPairs>
-[[gnu::always_inline]] inline void chunk_of_few(const int8x16_t (&rows)[2][kEights],
+[[gnu::always_inline]] inline void chunk_of_few(const int8x16_t (&rows)[2][kVectors],
                                                 const float32x4_t (&scales)[2][4],
                                                 const std::int8_t* panel, const float* half_steps,
                                                 float32x4_t (&sums)[2][kGroupPairs]) {
@@ -139,11 +139,11 @@ template <class Mac, class Format, std::size_t kLimbs, std::size_t kPairs>
       for (std::size_t l = 0; l < kLimbs; ++l) {
         if (l != 0)
           for (Mac& mac : exact) mac.shift();
-        for (std::size_t i = 0; i < Format::kEightsOf; ++i) {
-          const std::size_t eight = b * Format::kEightsOf + i;
-          const int8x16_t x = vld1q_s8(panel + ((l * kEights + eight) * kPairs + p) * kRegister);
-          exact[0].add(rows[0][eight], x);
-          exact[1].add(rows[1][eight], x);
+        for (std::size_t i = 0; i < Format::kVectorsOf; ++i) {
+          const std::size_t vector = b * Format::kVectorsOf + i;
+          const int8x16_t x = vld1q_s8(panel + ((l * kVectors + vector) * kPairs + p) * kRegister);
+          exact[0].add(rows[0][vector], x);
+          exact[1].add(rows[1][vector], x);
         }
       }
       for (std::size_t r = 0; r < 2; ++r)
@@ -158,7 +158,7 @@ template <class Mac, class Format, std::size_t kLimbs, std::size_t kPairs>
 }
 
 template <class Mac, class Format, std::size_t kLimbs, std::size_t kPairs>
-void multiply_few(const GemmCall& call) noexcept {
+void gemm_few_tokens(const GemmCall& call) noexcept {
   const GemmWeights& weights = call.weights;
   const Decoder decode;
   const Indices<Format> indices;
@@ -171,9 +171,9 @@ void multiply_few(const GemmCall& call) noexcept {
     const std::uint8_t* tile = weights.codes + group * weights.blocks * kTileBytes;
     const std::uint8_t* bytes = weights.scales + group * weights.scale_columns * kGroup;
     float32x4_t sums[2][kGroupPairs] = {};
-    const auto multiply_chunk = [&]<std::size_t kTiles>(std::size_t c, std::size_t blocks)
+    const auto mma_chunk = [&]<std::size_t kTiles>(std::size_t c, std::size_t blocks)
         __attribute__((always_inline)) {
-      int8x16_t rows[2][kEights];
+      int8x16_t rows[2][kVectors];
       float32x4_t scales[2][4];
       decode_chunk<kTiles>(decode, tile + c * 2 * kTileBytes, rows);
       const typename Format::Table table =
@@ -184,15 +184,14 @@ void multiply_few(const GemmCall& call) noexcept {
       chunk_of_few<Mac, Format, kLimbs, kPairs>(rows, scales, panel + c * kChunkBytes,
                                                 call.tokens.half_steps + c * steps, sums);
     };
-    for (std::size_t c = 0; c < whole; ++c)
-      multiply_chunk.template operator()<2>(c, Format::kBlocks);
+    for (std::size_t c = 0; c < whole; ++c) mma_chunk.template operator()<2>(c, Format::kBlocks);
     // The last chunk may lack blocks: their rows and scales are zeros.
     if (whole < chunks) {
       const std::size_t blocks = blocks_of<Format>(weights, whole);
       if (weights.blocks - 2 * whole == 2)
-        multiply_chunk.template operator()<2>(whole, blocks);
+        mma_chunk.template operator()<2>(whole, blocks);
       else
-        multiply_chunk.template operator()<1>(whole, blocks);
+        mma_chunk.template operator()<1>(whole, blocks);
     }
     for (std::size_t p = 0; p < kPairs; ++p)
       for (std::size_t pair = 0; pair < 2; ++pair)
@@ -206,7 +205,7 @@ void multiply_few(const GemmCall& call) noexcept {
 // Eight rows and a few chunks, decoded: the four row pairs of 8 columns lie side by side. A folded
 // chunk has its smaller scale in block 0's place and is summed as a whole.
 struct Held {
-  alignas(64) std::int8_t rows[kHeldChunks][kEights][kLargeRows / 2][kRegister];
+  alignas(64) std::int8_t rows[kHeldChunks][kVectors][kLargeRows / 2][kRegister];
   alignas(64) float scales[kHeldChunks][4][kLargeRows / 2][4];  // [chunk][block][row pair][lane]
   bool is_folded[kHeldChunks];
 };
@@ -248,7 +247,7 @@ void decode_large(const GemmWeights& weights, std::size_t row, std::size_t begin
     }
     held.is_folded[c - begin] = is_folded;
     for (std::size_t g = 0; g < 2; ++g) {
-      int8x16_t rows[2][kEights];
+      int8x16_t rows[2][kVectors];
       const std::uint8_t* tile =
           weights.codes + ((group + g) * weights.blocks + 2 * c) * kTileBytes;
       if (weights.blocks - 2 * c >= 2)
@@ -268,7 +267,7 @@ void decode_large(const GemmWeights& weights, std::size_t row, std::size_t begin
               rows[pair][b * 4 + i] = vshlq_s8(rows[pair][b * 4 + i], shift);
           }
       }
-      for (std::size_t i = 0; i < kEights; ++i)
+      for (std::size_t i = 0; i < kVectors; ++i)
         for (std::size_t pair = 0; pair < 2; ++pair)
           vst1q_s8(held.rows[c - begin][i][2 * g + pair], rows[pair][i]);
       const typename Format::Table table = Format::table(bytes[g], blocks);
@@ -293,11 +292,11 @@ void folded_chunk(const std::int8_t* rows, const float* scales, const std::int8_
       for (auto& row : exact)
         for (Mac& mac : row) mac.shift();
 #pragma GCC unroll 1  // more would spill the sums
-    for (std::size_t i = 0; i < kEights; ++i) {
+    for (std::size_t i = 0; i < kVectors; ++i) {
       int8x16_t w[4], x[kPairs];
       for (std::size_t r = 0; r < 4; ++r) w[r] = vld1q_s8(rows + (i * 4 + r) * kRegister);
       for (std::size_t p = 0; p < kPairs; ++p)
-        x[p] = vld1q_s8(panel + ((l * kEights + i) * kPairs + p) * kRegister);
+        x[p] = vld1q_s8(panel + ((l * kVectors + i) * kPairs + p) * kRegister);
       for (std::size_t r = 0; r < 4; ++r)
         for (std::size_t p = 0; p < kPairs; ++p) exact[r][p].add(w[r], x[p]);
     }
@@ -325,12 +324,12 @@ void plain_chunk(const std::int8_t* rows, const float* scales, const std::int8_t
         for (auto& row : exact)
           for (Mac& mac : row) mac.shift();
 #pragma GCC unroll 1
-      for (std::size_t e = 0; e < Format::kEightsOf; ++e) {
-        const std::size_t i = b * Format::kEightsOf + e;
+      for (std::size_t e = 0; e < Format::kVectorsOf; ++e) {
+        const std::size_t i = b * Format::kVectorsOf + e;
         int8x16_t w[2], x[kPairs];
         for (std::size_t r = 0; r < 2; ++r) w[r] = vld1q_s8(rows + (i * 4 + r) * kRegister);
         for (std::size_t p = 0; p < kPairs; ++p)
-          x[p] = vld1q_s8(panel + ((l * kEights + i) * kPairs + p) * kRegister);
+          x[p] = vld1q_s8(panel + ((l * kVectors + i) * kPairs + p) * kRegister);
         for (std::size_t r = 0; r < 2; ++r)
           for (std::size_t p = 0; p < kPairs; ++p) exact[r][p].add(w[r], x[p]);
       }
@@ -353,8 +352,8 @@ void plain_chunk(const std::int8_t* rows, const float* scales, const std::int8_t
 
 // The held chunks against one group of pairs.
 template <class Mac, class Format, std::size_t kLimbs, std::size_t kPairs>
-void multiply_held(const Held& held, std::size_t begin, std::size_t end, const std::int8_t* panel,
-                   const float* half_steps, std::size_t steps, float* kept) {
+void mma_held(const Held& held, std::size_t begin, std::size_t end, const std::int8_t* panel,
+              const float* half_steps, std::size_t steps, float* kept) {
   constexpr std::size_t kChunkBytes = kPairs * 2 * kChunk * kLimbs;
   float32x4_t sums[4 * kGroupPairs];
   for (std::size_t i = 0; i < 4 * kGroupPairs; ++i) sums[i] = vld1q_f32(kept + 4 * i);
@@ -375,7 +374,7 @@ void multiply_held(const Held& held, std::size_t begin, std::size_t end, const s
 }
 
 template <class Mac, class Format, std::size_t kLimbs>
-void multiply_many(const GemmCall& call) noexcept {
+void gemm_many_tokens(const GemmCall& call) noexcept {
   const std::size_t chunks = chunks_of(call.weights), tokens = call.tokens.tokens;
   const std::size_t pairs = (tokens + 1) / 2, steps = padded_tokens(tokens);
   const auto* panel = reinterpret_cast<const std::int8_t*>(call.tokens.panel);
@@ -390,8 +389,8 @@ void multiply_many(const GemmCall& call) noexcept {
         const std::int8_t* part = panel + p * chunks * 2 * kChunk * kLimbs;
         const float* half_steps = call.tokens.half_steps + 2 * p;
         const auto with = [&]<std::size_t kPairs>() {
-          multiply_held<Mac, Format, kLimbs, kPairs>(held, begin, end, part, half_steps, steps,
-                                                     kept[p / kGroupPairs]);
+          mma_held<Mac, Format, kLimbs, kPairs>(held, begin, end, part, half_steps, steps,
+                                                kept[p / kGroupPairs]);
         };
         switch (smaller(kGroupPairs, pairs - p)) {
           case 1:
@@ -417,25 +416,25 @@ void multiply_many(const GemmCall& call) noexcept {
 }
 
 template <class Mac, class Format, std::size_t kLimbs>
-void multiply(const GemmCall& call) noexcept {
+void gemm(const GemmCall& call) noexcept {
   switch ((call.tokens.tokens + 1) / 2) {
     case 1:
-      return call.tokens.tokens == 1 ? multiply_one<Mac, Format, kLimbs>(call)
-                                     : multiply_few<Mac, Format, kLimbs, 1>(call);
+      return call.tokens.tokens == 1 ? gemm_one_token<Mac, Format, kLimbs>(call)
+                                     : gemm_few_tokens<Mac, Format, kLimbs, 1>(call);
     case 2:
-      return multiply_few<Mac, Format, kLimbs, 2>(call);
+      return gemm_few_tokens<Mac, Format, kLimbs, 2>(call);
     case 3:
-      return multiply_few<Mac, Format, kLimbs, 3>(call);
+      return gemm_few_tokens<Mac, Format, kLimbs, 3>(call);
     case 4:
-      return multiply_few<Mac, Format, kLimbs, 4>(call);
+      return gemm_few_tokens<Mac, Format, kLimbs, 4>(call);
     default:
-      return multiply_many<Mac, Format, kLimbs>(call);
+      return gemm_many_tokens<Mac, Format, kLimbs>(call);
   }
 }
 
 template <class Mac>
-inline constexpr GemmFunctions kFunctions{{multiply<Mac, Mxfp4, 1>, multiply<Mac, Mxfp4, 2>},
-                                          {multiply<Mac, Nvfp4, 1>, multiply<Mac, Nvfp4, 2>},
+inline constexpr GemmFunctions kFunctions{{gemm<Mac, Mxfp4, 1>, gemm<Mac, Mxfp4, 2>},
+                                          {gemm<Mac, Nvfp4, 1>, gemm<Mac, Nvfp4, 2>},
                                           {place<1>, place<2>},
                                           {panel_bytes<1>, panel_bytes<2>}};
 

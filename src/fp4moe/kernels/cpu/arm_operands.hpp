@@ -1,4 +1,4 @@
-// What the GEMM kernels for Arm multiply: panels of tokens, and registers of weights decoded
+// Operands of the GEMM kernels for Arm: panels of tokens, and registers of weights decoded
 // from tiles with their scales. Everything here has internal linkage.
 #pragma once
 #include <cstring>
@@ -16,11 +16,12 @@ inline constexpr std::size_t kGroupPairs = 4;  // pairs of tokens that are multi
 inline constexpr std::size_t kLargeRows = 8;
 inline constexpr std::size_t kHeldChunks = 48;  // decoded at once: 24 KiB
 inline constexpr std::size_t kRegister = 16;
-inline constexpr std::size_t kEights = kChunk / 8;
+inline constexpr std::size_t kVectors = kChunk / 8;
 
 inline std::size_t smaller(std::size_t a, std::size_t b) { return a < b ? a : b; }
 
-// What a Mac without 2 x 2 multiplications holds: sums with either half of `tokens`, two lanes for a row.
+// Accumulators without the 2 x 2 instructions of i8mm: two lanes for a row, one for each half of
+// `tokens`.
 struct HalfSums {
   int32x4_t first = vdupq_n_s32(0), second = vdupq_n_s32(0);
   void shift() {
@@ -57,14 +58,15 @@ void place(const PlaceTokensCall& call) noexcept {
   const bool pads = call.tokens > 1 && call.tokens % 2 != 0 && call.token + 1 == call.tokens;
   for (std::size_t k = 0; k < call.columns; k += 8) {
     const std::size_t chunk = (call.first_column + k) / kChunk;
-    const std::size_t eight = (call.first_column + k) % kChunk / 8;
+    const std::size_t vector = (call.first_column + k) % kChunk / 8;
     const int16x8_t values = vld1q_s16(call.values + k);
     for (std::size_t l = 0; l < kLimbs; ++l) {
       std::int8_t* to =
           call.tokens == 1
-              ? panel + (chunk * kEights + eight) * kRegister + l * 8
+              ? panel + (chunk * kVectors + vector) * kRegister + l * 8
               : panel + first * call.chunks * 2 * kChunk * kLimbs +
-                    (((chunk * kLimbs + l) * kEights + eight) * pairs + pair - first) * kRegister +
+                    (((chunk * kLimbs + l) * kVectors + vector) * pairs + pair - first) *
+                        kRegister +
                     call.token % 2 * 8;
       vst1_s8(to, limb<kLimbs>(values, l));
       if (pads) vst1_s8(to + 8, vdup_n_s8(0));
@@ -92,9 +94,9 @@ struct Decoder {
 // Scale bytes of 4 rows and a chunk's blocks become float32 lanes by one look-up and one shift per
 // block, or by a look-up in a prepared table that holds each lane's upper two bytes.
 struct Mxfp4 {
-  static constexpr std::size_t kBlocks = 2;    // in a chunk
-  static constexpr std::size_t kEightsOf = 4;  // groups of 8 columns in a block
-  static constexpr float kFactor = 1.0f;       // what the lanes lack
+  static constexpr std::size_t kBlocks = 2;     // in a chunk
+  static constexpr std::size_t kVectorsOf = 4;  // groups of 8 columns in a block
+  static constexpr float kFactor = 1.0f;        // what the lanes lack
   using Table = uint8x16_t;
   static Table table(const std::uint8_t* scales, std::size_t blocks) {
     if (blocks == kBlocks) return vcombine_u8(vld1_u8(scales), vdup_n_u8(0));
@@ -109,7 +111,7 @@ struct Mxfp4 {
 
 struct Nvfp4 {
   static constexpr std::size_t kBlocks = 4;
-  static constexpr std::size_t kEightsOf = 2;
+  static constexpr std::size_t kVectorsOf = 2;
   static constexpr float kFactor = 0x1p120f;  // E4M3's bits in a float32's place are 2^-120 of it
   using Table = uint8x16x2_t;
   static Table table(const std::uint8_t* scales, std::size_t blocks) {

@@ -35,7 +35,7 @@ struct QuantizeBlocks {
   float global_scale = 1.0f;  // NVFP4: g
 };
 
-// What the number beside an NVFP4 tensor is: value = (e2m1 * scale) / divisor, or
+// How the global scale of an NVFP4 tensor is applied: value = (e2m1 * scale) / divisor, or
 // e2m1 * (scale * multiplier).
 enum class GlobalScale : std::uint8_t { divisor, multiplier };
 
@@ -90,7 +90,7 @@ struct Mxfp4Recipe {
 // Null for rules that do not have this form: their blocks take the portable path.
 const Mxfp4Recipe* mxfp4_recipe(formats::Mxfp4Rule rule) noexcept;
 
-// Whether `rule` is the one that vector kernels know.
+// True for the rule that vector kernels implement.
 bool is_ceil448(formats::Mxfp8Rule rule) noexcept;
 bool is_reference(formats::Nvfp4Rule rule) noexcept;
 

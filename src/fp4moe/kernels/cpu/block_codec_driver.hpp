@@ -1,7 +1,7 @@
-// How every instruction set drives the bulk codecs: chunks and their ragged ends, blocks that the
+// The driver of the bulk codecs for every instruction set: chunks and their tails, blocks that the
 // portable reference does again, element types, tables of results. A file of an instruction set
-// includes this and brings what computes. Unnamed on purpose: each file has functions of its own,
-// compiled with its flags.
+// includes this and brings the code that computes. In an unnamed namespace on purpose: each file
+// has functions of its own, compiled with its flags.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +11,10 @@
 
 namespace fp4moe::kernels::cpu {
 namespace {  // NOLINT(google-build-namespaces)
+
+[[gnu::always_inline]] inline float float_of(std::uint32_t bits) {
+  return __builtin_bit_cast(float, bits);
+}
 
 struct Mxfp4Blocks {
   static constexpr std::size_t kValues = 32, kCodes = 16;
@@ -49,6 +53,33 @@ template <class Blocks, class Lanes, std::size_t kGroup = 1, class QuantizeChunk
     quantize_chunk(part_of<Blocks, Lanes>(work, done, whole));
     done += whole;
   }
+}
+
+// The largest magnitude. largest16(from, groups) and largest32 give the bits of the largest one in
+// groups of 64 bytes; the reference takes the rest. NaN gets one form.
+template <class Largest16, class Largest32>
+inline float drive_max_magnitude(const MaxMagnitude& work, const Largest16& largest16,
+                                 const Largest32& largest32) {
+  const std::size_t per_group = work.element == Element::f32 ? 16 : 32;
+  const std::size_t groups = work.count / per_group;
+  const auto* input = static_cast<const std::uint8_t*>(work.input);
+  MaxMagnitude rest = work;
+  rest.input = input + 64 * groups;
+  rest.count = work.count - groups * per_group;
+  const auto rest_bits = __builtin_bit_cast(std::uint32_t, portable::max_magnitude(rest));
+  std::uint32_t bits = 0;
+  if (work.element == Element::f32) {
+    bits = largest32(input, groups);
+  } else if (work.element == Element::bf16) {
+    bits = largest16(input, groups) << 16;
+  } else {
+    const auto code = static_cast<std::uint16_t>(largest16(input, groups));
+    bits = __builtin_bit_cast(
+        std::uint32_t,
+        portable::max_magnitude({.input = &code, .element = Element::f16, .count = 1}));
+  }
+  const std::uint32_t largest = bits > rest_bits ? bits : rest_bits;
+  return float_of(largest > 0x7F800000 ? 0x7FC00000 : largest);
 }
 
 // Blocks of a chunk again, by the reference.

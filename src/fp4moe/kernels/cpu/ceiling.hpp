@@ -1,4 +1,4 @@
-// What the machine can do at best: loops that only multiply and add, on registers, and one that
+// Upper bounds of the machine's speed: loops that only multiply and add, on registers, and one that
 // only reads memory. Benchmarks divide by these. Plain declarations, includable from ISA files.
 #pragma once
 #include <cstddef>

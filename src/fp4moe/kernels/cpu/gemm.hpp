@@ -58,9 +58,9 @@ struct GemmCall {
   float* sums = nullptr;   // sums[token * stride + row - first_row]
   std::size_t stride = 0;  // at least `rows`
 };
-using Multiply = void (*)(const GemmCall& call) noexcept;
+using GemmFunction = void (*)(const GemmCall& call) noexcept;
 
-// Integers of one token into its place of a panel: `columns`, a multiple of kChunk, from
+// Writes the integers of one token into the panel: `columns`, a multiple of kChunk, from
 // `first_column`, of rows with `chunks` chunks. Different columns and tokens may be placed at once
 // by different threads; the last token of a panel also fills what pads it.
 struct PlaceTokensCall {
@@ -72,9 +72,9 @@ struct PlaceTokensCall {
 using PlaceTokens = void (*)(const PlaceTokensCall& call) noexcept;
 using PanelBytes = std::size_t (*)(std::size_t tokens, std::size_t chunks) noexcept;
 
-// What a folder of kernels gives, by limbs - 1.
+// The GEMM functions of an ISA folder, by limbs - 1.
 struct GemmFunctions {
-  Multiply mxfp4[2], nvfp4[2];
+  GemmFunction mxfp4[2], nvfp4[2];
   PlaceTokens place[2];
   PanelBytes panel_bytes[2];
 };

@@ -1,8 +1,6 @@
 #include "fp4moe/kernels/cpu/gemm_list.hpp"
 
-#include <bit>
 #include <cstring>
-#include <limits>
 
 #include "fp4moe/kernels/cpu/portable/gemm.hpp"
 
@@ -24,9 +22,6 @@ namespace amx          { extern const GemmFunctions kGemm; }
 namespace {
 
 constexpr std::size_t kTileColumns = 32;
-// Chunks whose largest value is below this are rounded as if it were this: its reciprocal times
-// the limit is still finite.
-constexpr float kLeast = 0x1p-100f;
 
 // A piece of bytes holds `piece` even columns in its low nibbles and the odd ones in its high
 // nibbles; tiles hold `piece` columns in low nibbles and the next in high ones.
@@ -70,9 +65,9 @@ constexpr GemmKernel kGemms[] = {
 };
 // clang-format on
 
-// Even and odd rows of a matrix, in turns where gate and up are apart.
+// Even and odd rows of a matrix; alternately those of gate and up if they are apart.
 struct SourceRow {
-  const std::uint8_t* codes = nullptr;  // null: past the end
+  const std::uint8_t* codes = nullptr;  // null: padding
   const std::uint8_t* scales = nullptr;
 };
 SourceRow source_row(const GemmRows& rows, std::size_t row) {
@@ -91,36 +86,6 @@ std::span<const GemmKernel> gemm_kernels() { return kGemms; }
 
 const GemmKernel& gemm_reference(const TileForm& tiles) {
   return tiles.group == kArmTiles.group ? kArmReference : kX86Reference;
-}
-
-void round_chunks(const float* values, std::size_t count, int limit, std::int16_t* rounded,
-                  float* half_steps) noexcept {
-  // Adding 1.5 * 2^23 leaves the rounded value in the lowest bits.
-  constexpr float kMagic = 12582912.0f;
-  constexpr std::uint32_t kInfinity = 0x7F800000, kMagicBits = 0x4B400000;
-  for (std::size_t c = 0; c < count; c += kChunk) {
-    std::uint32_t bits[kChunk];
-    std::memcpy(bits, values + c, sizeof bits);
-    std::uint32_t largest = 0;
-    for (const std::uint32_t word : bits) {
-      const std::uint32_t size = word & 0x7FFFFFFF;
-      largest = size > largest ? size : largest;
-    }
-    if (largest >= kInfinity) {
-      std::memset(rounded + c, 0, kChunk * sizeof *rounded);
-      half_steps[c / kChunk] = std::numeric_limits<float>::quiet_NaN();
-      continue;
-    }
-    const float size = std::bit_cast<float>(largest);
-    const float held = size < kLeast ? kLeast : size;
-    const float inverse = static_cast<float>(limit) / held;
-    half_steps[c / kChunk] = size == 0 ? 0.0f : held / static_cast<float>(limit) * 0.5f;
-    for (std::size_t i = 0; i < kChunk; ++i) {
-      const float shifted = values[c + i] * inverse + kMagic;
-      rounded[c + i] = static_cast<std::int16_t>(
-          static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(shifted) - kMagicBits));
-    }
-  }
 }
 
 namespace {

@@ -32,7 +32,7 @@ struct GemmKernel {
   const TileForm* tiles;
   const GemmFunctions* functions;
 
-  Multiply multiply(formats::WeightFormat format, std::size_t limbs) const {
+  GemmFunction gemm(formats::WeightFormat format, std::size_t limbs) const {
     return format == formats::WeightFormat::mxfp4 ? functions->mxfp4[limbs - 1]
                                                   : functions->nvfp4[limbs - 1];
   }
@@ -48,13 +48,8 @@ std::span<const GemmKernel> gemm_kernels();
 // The portable reference of a kernel: same tiles, same sums.
 const GemmKernel& gemm_reference(const TileForm& tiles);
 
-// `count` values (a multiple of kChunk) to integers of one or two limbs, and half of each chunk's
-// step. A chunk with a value that is not finite gets the step NaN.
-void round_chunks(const float* values, std::size_t count, int limit, std::int16_t* rounded,
-                  float* half_steps) noexcept;
-
-// Rows as checkpoints hold them. Where gate and up are apart, `odd` is the up matrix and rows take
-// turns; otherwise it is null.
+// Rows as checkpoints hold them. If gate and up are apart, `odd` is the up matrix and its rows are
+// interleaved; otherwise it is null.
 struct GemmRows {
   const std::uint8_t* codes = nullptr;
   const std::uint8_t* scales = nullptr;

@@ -2,10 +2,12 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "fp4moe/kernels/cpu/elementwise_list.hpp"
 #include "fp4moe/kernels/cpu/gemm_list.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 
@@ -57,6 +59,18 @@ struct Rounded {
   std::size_t tokens = 0, chunks = 0;
 };
 
+struct RoundingTarget {
+  std::int16_t* values = nullptr;
+  float* half_steps = nullptr;
+};
+void round_values(std::span<const float> values, std::size_t limbs, const RoundingTarget& to) {
+  elementwise_kernels().back().functions->round({.values = values.data(),
+                                                 .count = values.size(),
+                                                 .limit = kLimit[limbs],
+                                                 .rounded = to.values,
+                                                 .half_steps = to.half_steps});
+}
+
 Rounded random_tokens(const Shape& shape, std::size_t limbs, std::mt19937& random) {
   Rounded result;
   result.tokens = shape.tokens;
@@ -74,7 +88,7 @@ Rounded random_tokens(const Shape& shape, std::size_t limbs, std::mt19937& rando
     if (t % 3 == 0)
       std::fill(row.begin(), row.begin() + std::min<std::ptrdiff_t>(kChunk, std::ssize(row)),
                 t % 2 == 0 ? 1.0f : -1.0f);
-    round_chunks(row.data(), width, kLimit[limbs], result.values.data() + t * width, half.data());
+    round_values(row, limbs, {result.values.data() + t * width, half.data()});
     for (std::size_t c = 0; c < result.chunks; ++c) result.half_steps[c * steps + t] = half[c];
   }
   return result;
@@ -105,12 +119,12 @@ std::vector<float> sums_of(const GemmKernel& kernel, WeightFormat format, std::s
   const std::vector<std::byte> panel = panel_of(kernel, limbs, tokens);
   const std::size_t stride = rows + 3;
   std::vector<float> sums(tokens.tokens * stride, -12345.0f);
-  kernel.multiply(format, limbs)({.weights = matrix.view(),
-                                  .first_row = first,
-                                  .rows = rows,
-                                  .tokens = {panel.data(), tokens.half_steps.data(), tokens.tokens},
-                                  .sums = sums.data(),
-                                  .stride = stride});
+  kernel.gemm(format, limbs)({.weights = matrix.view(),
+                              .first_row = first,
+                              .rows = rows,
+                              .tokens = {panel.data(), tokens.half_steps.data(), tokens.tokens},
+                              .sums = sums.data(),
+                              .stride = stride});
   return sums;
 }
 
@@ -195,7 +209,7 @@ TEST(RoundChunks, IsWithinHalfAStepAndKeepsTheLargest) {
     for (float& value : values) value = normal(random);
     std::vector<std::int16_t> rounded(values.size());
     float half[2];
-    round_chunks(values.data(), values.size(), kLimit[limbs], rounded.data(), half);
+    round_values(values, limbs, {rounded.data(), half});
     int largest = 0;
     for (std::size_t i = 0; i < values.size(); ++i) {
       const double step = 2.0 * half[i / kChunk];
@@ -212,7 +226,7 @@ TEST(RoundChunks, TakesZerosTinyAndBrokenValues) {
   values[2 * kChunk + 5] = std::numeric_limits<float>::infinity();
   std::vector<std::int16_t> rounded(values.size(), 7);
   float half[3];
-  round_chunks(values.data(), values.size(), kLimit[2], rounded.data(), half);
+  round_values(values, 2, {rounded.data(), half});
   EXPECT_EQ(half[0], 0.0f);
   EXPECT_EQ(rounded[0], 0);
   EXPECT_TRUE(std::isfinite(half[1]));

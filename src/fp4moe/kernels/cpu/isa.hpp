@@ -1,4 +1,4 @@
-// Instruction sets by the names people force them with. Forcing one means: behave as if the
+// Instruction sets by the names that force them. Forcing one means: behave as if the
 // machine had this and nothing better.
 #pragma once
 #include <optional>
@@ -22,15 +22,15 @@ struct Isa {
 
 std::span<const Isa> isas();
 
-// What kernels may use: everything `present`, or what the forced ISA stands for. Errors: the name
+// The features that kernels may use: all of `present`, or those of the forced ISA. Errors: the name
 // is unknown ("kernels.isa.unknown", usage), this build lacks it ("kernels.isa.build") or the
-// machine does ("kernels.isa.machine", both ErrorCode::lacking).
+// machine does ("kernels.isa.machine", both ErrorCode::unavailable).
 Result<EnumSet<CpuFeature>> usable_features(EnumSet<CpuFeature> present,
                                             std::optional<std::string_view> forced);
 
-// What kernels may use on this machine, the setting FP4MOE_CPU_ISA honoured; read once. A setting
-// that cannot be honoured is the caller's to refuse: here it means portable kernels, which give the
-// same bytes.
+// The features that kernels may use on this machine with FP4MOE_CPU_ISA applied; read once. A
+// setting that cannot be honoured is the caller's to refuse: here it means portable kernels, which
+// give the same bytes.
 EnumSet<CpuFeature> machine_features();
 
 // The first row of a list whose needs are met. Lists end with a row that needs nothing.

@@ -1,9 +1,9 @@
 // The contract of the kernels that move weights into and out of layouts.
 //
 // A layout's map says which bits of an element's row and column become the lowest bits of its
-// address. The five lowest (nibble, then byte within 16) are what happens inside a register; where
-// whole registers go is the caller's business. So a kernel is known by a lane pattern alone, and
-// one kernel serves every layout with the same pattern.
+// address. The five lowest (nibble, then byte within 16) are moved inside a register; the caller
+// decides where whole registers go. So a kernel is identified by a lane pattern alone, and one
+// kernel serves every layout with the same pattern.
 //
 // Included by files compiled for one instruction set: plain structs only.
 #pragma once
@@ -27,11 +27,11 @@ inline constexpr std::size_t kMaxShuffleRegisters = 32;
 inline constexpr std::size_t kMaxPassthrough = 3;
 inline constexpr std::size_t kMaxPassSteps = 128;  // of a segment with more than 16 registers
 
-// What the segments of a matrix have in common. Register r is loaded from a row's 16 bytes: that of
-// number row_of[r] from the segment's first on, byte_of[r] bytes further. Register q is stored at
-// place_of[q], where bit j of q is the j-th lowest column bit that is not in the pattern. With
-// passthrough, one to three further bits of a register's number (above the others, the same in r and
-// q): several such groups at once, so that whole cache lines are written together.
+// The properties that all segments of a matrix share. Register r is loaded from 16 bytes of row
+// row_of[r] of the segment, at byte byte_of[r]. Register q is stored at place_of[q], where bit j of
+// q is the j-th lowest column bit that is not in the pattern. With passthrough, one to three
+// further bits of a register's number (above the others, the same in r and q): several such groups
+// at once, so that whole cache lines are written together.
 struct PackShape {
   std::uint64_t row_of[kMaxShuffleRegisters] = {}, byte_of[kMaxShuffleRegisters] = {};
   std::uint64_t place_of[kMaxShuffleRegisters] = {};
@@ -43,13 +43,13 @@ struct PackShape {
 
 // `count` steps along some rows, from their byte `begin` on.
 //
-// Meanwhile memory that is wanted later is fetched into the second-level cache, a little with every
-// step: steps in as many parts as the shape has rows, each with the bytes of one row of `ahead`
-// from `ahead_begin` on, as many as the part itself reads. All at once would hold up the loads that
-// are wanted now.
+// Meanwhile memory that is needed later is prefetched into the L2 cache, a little with every step:
+// steps in as many parts as the shape has rows, each with the bytes of one row of `ahead` from
+// `ahead_begin` on, as many as the part itself reads. Prefetching all at once would delay the loads
+// that are needed now.
 //
-// Kernels take a list of segments that was written before: processors that pass whole cache lines by
-// their caches (Arm's write streaming) give that up for a while at every smaller store in between.
+// Kernels take a list of segments that was written before: CPUs that write whole cache lines past
+// their caches (Arm's write streaming) stop this for a while at every smaller store in between.
 struct PackSegment {
   const std::uint8_t* const* rows = nullptr;
   std::uint64_t begin = 0;
@@ -61,7 +61,7 @@ struct PackSegment {
 };
 using PackFn = void (*)(const PackShape&, const PackSegment*, std::size_t count) noexcept;
 
-// The same for short rows, whose segments are over too soon to prepare anything: rows[r] is where
+// The same for short rows, whose segments are too short to prefetch anything: rows[r] is where
 // register r is loaded from, `begin` bytes further, and nothing is fetched. Of the shape only
 // place_of and row_step are used.
 struct TileSegment {

@@ -16,13 +16,13 @@ struct ShuffleSet {
   EnumSet<CpuFeature> needs;
   const ShuffleKernel* (*kernels)() noexcept;
   TranslateFn translate;
-  // Of a step with passthrough: more would not stay in the CPU's registers.
+  // Limit for a step with passthrough: more would spill.
   std::size_t max_registers;
   // The same where more of them complete a cache line.
   std::size_t max_for_lines;
-  // Whether a step is worth widening by columns alone so that it writes whole cache lines.
+  // True if it pays to widen a step by columns alone so that it writes whole cache lines.
   bool widens;
-  // Whether short rows are worth laying out in the first cache before they go to memory.
+  // True if it pays to lay out short rows in the L1 cache before they go to memory.
   bool stages;
 
   // Null when no kernel has this pattern.

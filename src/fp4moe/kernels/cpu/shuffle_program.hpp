@@ -7,7 +7,7 @@
 //   swap     exchanges a register bit with the nibble bit
 //   permute  reorders the lane bits
 //
-// The program brings every bit of the pattern where it belongs: wanted lane bits that are there
+// The program moves every bit of the pattern to its position: wanted lane bits that are there
 // already stay below in order, the others lie on top and leave as the wanted ones come in.
 //
 // Where codes' bits are scattered, registers are recoded that hold codes 0, 1 and 2, 3 of the same
@@ -116,10 +116,10 @@ class ShuffleDeriver {
     lanes_ = wanted;
   }
 
-  // Moves a label that would leave as number `most` or later to the front.
-  static constexpr void lead(Labels& leaving, std::uint8_t label, std::size_t most) {
+  // Moves a label that would leave as number `max` or later to the front.
+  static constexpr void lead(Labels& leaving, std::uint8_t label, std::size_t max) {
     const std::uint8_t at = find(leaving, label);
-    if (at == 4 || at < most) return;
+    if (at == 4 || at < max) return;
     for (std::size_t i = at; i > 0; --i) leaving[i] = leaving[i - 1];
     leaving[0] = label;
   }
@@ -168,7 +168,7 @@ class ShuffleDeriver {
     return false;
   }
 
-  // What is left in the registers are column bits; q counts them from the lowest.
+  // The bits left in the registers are column bits; q counts them from the lowest.
   constexpr void finish() {
     program_.is_valid = nibble_ == pattern_.source[0];
     for (std::size_t i = 0; i < 4; ++i)

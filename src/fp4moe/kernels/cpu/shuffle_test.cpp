@@ -67,18 +67,19 @@ Bytes run_by_lines(PackFn kernel, Bytes in, std::size_t groups, bool across) {
   Bytes lines(in.size()), out(in.size());
   Registers registers(in, lines);
   const std::size_t count = in.size() / (16 * kSteps), own = count / groups;
-  const auto turn = [&](std::size_t number) {
+  const auto stored_at = [&](std::size_t number) {
     return across ? number % groups * own + number / groups : number;
   };
   const auto place = [](std::size_t number) { return number / 4 * 64 * kSteps + number % 4 * 16; };
   for (std::size_t number = 0; number < count; ++number)
-    registers.shape.place_of[turn(number)] = place(number);
+    registers.shape.place_of[stored_at(number)] = place(number);
   const PackSegment segment{registers.from.data(), 0, lines.data(), kSteps, 64,
                             registers.from.data(), 0};
   kernel(registers.shape, &segment, 1);
   for (std::size_t number = 0; number < count; ++number)
     for (std::size_t step = 0; step < kSteps; ++step)
-      std::copy_n(&lines[place(number) + step * 64], 16, &out[(turn(number) * kSteps + step) * 16]);
+      std::copy_n(&lines[place(number) + step * 64], 16,
+                  &out[(stored_at(number) * kSteps + step) * 16]);
   return out;
 }
 Bytes run(UnpackFn kernel, Bytes in) {

@@ -1,6 +1,7 @@
 // The body of the shuffle kernels, for any instruction set that has 16-byte vectors: a program
-// (shuffle_program.hpp) unrolled over registers. `Ops` brings the vector type and what compilers do
-// not find by themselves; it is local to the file that includes this, and so is all made from it.
+// (shuffle_program.hpp) unrolled over registers. `Ops` brings the vector type and instructions that
+// compilers do not find by themselves; it is local to the file that includes this, and so are all
+// instantiations.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -22,7 +23,7 @@ struct ShuffleTiles {
   static constexpr std::size_t kRegisters = std::size_t{1}
                                             << (kProgram.register_bits + Passthrough);
   using Registers = std::array<V, kRegisters>;
-  // More than the CPU's go in groups, each done before the next is loaded.
+  // More registers than the CPU has are split into groups, each done before the next is loaded.
   static constexpr std::size_t kGroup = std::min<std::size_t>(kRegisters, 16);
 
   // Byte i of interleaving (upper halves) or taking apart at a granularity of 2^lane bytes.
@@ -212,7 +213,7 @@ struct ShuffleTiles {
   [[gnu::always_inline]] static void walk(const PackShape& shape, const PackSegment& segment,
                                           const std::uint64_t* next, std::size_t parts,
                                           const Step& step) {
-    // The stores might change anything that is not in a variable of our own.
+    // For the compiler, the stores might change anything that is not in a local variable.
     const std::size_t from_step = shape.row_step, to_step = segment.place_step;
     const std::size_t part = segment.count / parts;
     std::size_t longer = segment.count % parts;  // the first parts have one step more
@@ -241,7 +242,7 @@ struct ShuffleTiles {
     const std::uint8_t* const from[kRegisters] = {segment.rows[shape.row_of[R]] +
                                                   (segment.begin + shape.byte_of[R])...};
     std::uint8_t* const to[sizeof...(L)] = {
-        segment.place + shape.place_of[turn<Across>(L * kTogether<ByLines>)]...};
+        segment.place + shape.place_of[stored_at<Across>(L * kTogether<ByLines>)]...};
     walk<kRegisters>(
         shape, segment, shape.ahead_of,
         shape.parts, [&](std::size_t from_at, std::size_t to_at) __attribute__((always_inline)) {
@@ -250,13 +251,14 @@ struct ShuffleTiles {
               r, [&](std::size_t i)
                      __attribute__((always_inline)) { return Ops::load(from[i] + from_at); });
           (Ops::store(to[R / kTogether<ByLines>] + to_at + R % kTogether<ByLines> * 16,
-                      r[loaded(turn<Across>(R))]),
+                      r[loaded(stored_at<Across>(R))]),
            ...);
         });
   }
 
-  // With two groups of registers there are more rows than CPUs follow at once: one group goes
-  // along the segment alone and waits in the first cache, then both are stored together.
+  // With two groups of registers there are more rows than hardware prefetchers follow at once: one
+  // group is loaded along the segment alone and waits in the L1 cache, then both are stored
+  // together.
   template <bool Across, bool ByLines, std::size_t... R, std::size_t... I, std::size_t... L>
   [[gnu::always_inline]] static void run_in_passes(const PackShape& shape,
                                                    const PackSegment& segment,
@@ -284,7 +286,7 @@ struct ShuffleTiles {
     const std::uint8_t* const second[kGroup] = {segment.rows[shape.row_of[kGroup + I]] +
                                                 (segment.begin + shape.byte_of[kGroup + I])...};
     std::uint8_t* const to[sizeof...(L)] = {
-        segment.place + shape.place_of[turn<Across>(L * kTogether<ByLines>)]...};
+        segment.place + shape.place_of[stored_at<Across>(L * kTogether<ByLines>)]...};
     walk<kGroup>(
         shape, segment, shape.ahead_of + (shape.parts == 1 ? 0 : parts),
         parts, [&](std::size_t from_at, std::size_t to_at) __attribute__((always_inline)) {
@@ -296,16 +298,16 @@ struct ShuffleTiles {
               },
               std::make_index_sequence<kGroup>());
           (Ops::store(to[R / kTogether<ByLines>] + to_at + R % kTogether<ByLines> * 16,
-                      loaded(turn<Across>(R)) < kGroup
-                          ? Ops::load(at + loaded(turn<Across>(R)) * 16)
-                          : r[loaded(turn<Across>(R))]),
+                      loaded(stored_at<Across>(R)) < kGroup
+                          ? Ops::load(at + loaded(stored_at<Across>(R)) * 16)
+                          : r[loaded(stored_at<Across>(R))]),
            ...);
           at += kGroup * 16;
         });
   }
-  // Which register is stored in which turn.
+  // The register that is stored at each step.
   template <bool Across>
-  static constexpr std::size_t turn(std::size_t number) {
+  static constexpr std::size_t stored_at(std::size_t number) {
     const std::size_t passthrough_bit = number & ((std::size_t{1} << Passthrough) - 1);
     return Across ? passthrough_bit << kProgram.register_bits | number >> Passthrough : number;
   }
@@ -366,7 +368,7 @@ struct ShuffleTiles {
   }
 };
 
-// Only what plans ask for: these functions take long to compile, minutes with sanitizers.
+// Only the variants that plans use: these functions take long to compile, minutes with sanitizers.
 template <class Ops, LanePattern Pattern, std::size_t Passthrough>
 constexpr void add_shuffle(ShuffleKernel& kernel) {
   constexpr std::size_t kOwn = derive_shuffle(Pattern).register_bits;

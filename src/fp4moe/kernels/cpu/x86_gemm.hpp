@@ -1,5 +1,6 @@
-// What the product kernels of x86 share: how tokens lie in a panel. Unnamed on purpose: each file
-// that includes this gets its own, compiled for its own instruction set, and exports nothing of it.
+// Shared by the GEMM kernels for x86: the panel of tokens. In an unnamed namespace on purpose: each
+// file that includes this gets its own, compiled for its own instruction set, and exports nothing
+// of it.
 //
 // A panel holds, chunk after chunk and token after token, a line of 64 high bytes (where there are
 // two limbs) and 64 low ones: a = 256 * high + low, both signed. A line's four bytes meet a weight
@@ -23,7 +24,7 @@ inline constexpr std::size_t kX86TileBytes = kX86Group * kX86Block / 2;
 inline constexpr int kX86Bias = 12;  // makes doubled weights unsigned
 inline constexpr std::size_t kX86Corrections = 8, kX86Halves = 4;
 
-// How many tokens a panel has room for: just those it holds.
+// Capacity of a panel: exactly the tokens it holds.
 struct X86Exactly {
   static constexpr std::size_t padded(std::size_t tokens) { return tokens; }
 };

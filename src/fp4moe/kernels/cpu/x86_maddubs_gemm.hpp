@@ -1,9 +1,9 @@
-// Products by vpmaddubsw, for x86 without dot products of bytes: the weights of a block fill 8
-// registers, and tokens pass by one after the other. Pairs of products are at most 24 * 2 * 128, so
-// four of them, 16 columns, are added in 16 bits.
+// GEMM with vpmaddubsw, for x86 without dot products of bytes: the weights of a block fill 8
+// registers and are multiplied with one token after the other. Pairs of products are at most 24 * 2
+// * 128, so four of them, 16 columns, are added in 16 bits.
 //
-// An ISA file includes this with its own `V`, what a register of 8 or 16 rows can do, and names the
-// functions. Unnamed on purpose: nothing here is exported.
+// An ISA file includes this with its own `V`, the operations of a register of 8 or 16 rows, and
+// names the functions. In an unnamed namespace on purpose: nothing here is exported.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -98,15 +98,15 @@ struct alignas(64) MaddubsTotals {
   float rows[kGemmTokens][V::kRows];
 };
 
-// Which rows and columns, and where their sums go.
+// The rows and columns of a call, and the address of their sums.
 struct MaddubsRows {
   std::size_t group = 0, part = 0, block = 0;
   float* sums = nullptr;
 };
 
 template <class V, class Format, std::size_t kLimbs>
-void multiply_block(const GemmCall& call, const MaddubsRows& at, const X86Panel<kLimbs>& panel,
-                    MaddubsTotals<V>& totals) {
+void mma_block(const GemmCall& call, const MaddubsRows& at, const X86Panel<kLimbs>& panel,
+               MaddubsTotals<V>& totals) {
   constexpr std::size_t kFetched = kX86TileBytes * V::kRows / kX86Group;
   const GemmWeights& weights = call.weights;
   const std::size_t column = at.block * Format::kParts, chunk = at.block / 2, odd = at.block % 2;
@@ -139,7 +139,7 @@ void multiply_block(const GemmCall& call, const MaddubsRows& at, const X86Panel<
 }
 
 template <class V, class Format, std::size_t kLimbs>
-void maddubs_multiply(const GemmCall& call) noexcept {
+void maddubs_gemm(const GemmCall& call) noexcept {
   constexpr std::size_t kParts = kX86Group / V::kRows;
   const std::size_t chunks = (call.weights.blocks + 1) / 2, tokens = call.tokens.tokens;
   const X86Panel<kLimbs> panel(call.tokens.panel, tokens, chunks);
@@ -150,19 +150,19 @@ void maddubs_multiply(const GemmCall& call) noexcept {
         V::store(call.sums + t * call.stride + row + part * V::kRows, V::splat(0.0f));
     for (std::size_t b = 0; b < call.weights.blocks; ++b)
       for (std::size_t part = 0; part < kParts; ++part)
-        multiply_block<V, Format, kLimbs>(call,
-                                          {.group = (call.first_row + row) / kX86Group,
-                                           .part = part,
-                                           .block = b,
-                                           .sums = call.sums + row + part * V::kRows},
-                                          panel, totals[part]);
+        mma_block<V, Format, kLimbs>(call,
+                                     {.group = (call.first_row + row) / kX86Group,
+                                      .part = part,
+                                      .block = b,
+                                      .sums = call.sums + row + part * V::kRows},
+                                     panel, totals[part]);
   }
 }
 
 template <class V>
 inline constexpr GemmFunctions kMaddubsFunctions{
-    {maddubs_multiply<V, MaddubsMxfp4, 1>, maddubs_multiply<V, MaddubsMxfp4, 2>},
-    {maddubs_multiply<V, MaddubsNvfp4, 1>, maddubs_multiply<V, MaddubsNvfp4, 2>},
+    {maddubs_gemm<V, MaddubsMxfp4, 1>, maddubs_gemm<V, MaddubsMxfp4, 2>},
+    {maddubs_gemm<V, MaddubsNvfp4, 1>, maddubs_gemm<V, MaddubsNvfp4, 2>},
     {x86_place<1, X86Exactly>, x86_place<2, X86Exactly>},
     {x86_panel_bytes<1, X86Exactly>, x86_panel_bytes<2, X86Exactly>}};
 

@@ -1,5 +1,6 @@
-// What the shuffle kernels of AVX2 and AVX-512 are made of. Unnamed on purpose: each file that
-// includes this gets its own, compiled for its own instruction set, and exports nothing of it.
+// Operations of the shuffle kernels for AVX2 and AVX-512. In an unnamed namespace on purpose: each
+// file that includes this gets its own, compiled for its own instruction set, and exports nothing
+// of it.
 #pragma once
 #include <cstddef>
 #include <cstdint>

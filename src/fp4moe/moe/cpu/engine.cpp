@@ -8,6 +8,7 @@
 
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/kernels/cpu/elementwise_list.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/moe/cpu/epilogue.hpp"
 #include "fp4moe/moe/cpu/workspace.hpp"
@@ -29,12 +30,18 @@ bool fits_chunks(ActivationKey key) {
          key != ActivationKey::nvfp4_token;
 }
 
+struct Kernels {
+  const GemmKernel& gemm;
+  const kernels::cpu::ElementwiseFunctions& elementwise;
+};
+
 class Computation final : public Experts {
  public:
-  Computation(ExpertsProblem problem, const GemmKernel& kernel, CpuWeights weights,
+  Computation(ExpertsProblem problem, const Kernels& kernels, CpuWeights weights,
               std::shared_ptr<ThreadPool> pool)
       : problem_(std::move(problem)),
-        kernel_(kernel),
+        kernel_(kernels.gemm),
+        elementwise_(kernels.elementwise),
         weights_(std::move(weights)),
         pool_(std::move(pool)),
         spaces_(Workspaces::of(pool_)),
@@ -70,10 +77,10 @@ class Computation final : public Experts {
       needs_ = needs_of(call, form);
       if (const auto done = space_.reserve(kernel_, needs_); !done) return done.why();
       place_inputs(call);
-      multiply_first(call);
+      gemm1(call);
       if (const auto go_on = check_interrupt(); !go_on) return go_on.why();
       if (needs_.keeps_middle) place_middles(call);
-      multiply_second(call, form, out);
+      gemm2(call, form, out);
     }
     return Done{};
   }
@@ -119,13 +126,13 @@ class Computation final : public Experts {
   std::size_t kept_rows() const {
     const std::size_t hidden = problem_.shape.hidden, assignments = space_.pass.assignments.size();
     const bool fits = hidden <= kMaxKeptRows && assignments * hidden * sizeof(float) <= kNearBytes;
-    return fits ? hidden : std::min(hidden, kLeastKeptRows);
+    return fits ? hidden : std::min(hidden, kMinKeptRows);
   }
   // The rows of a task of GEMM2: fewer if there are more threads.
   std::size_t second_rows(std::size_t rows) const {
-    constexpr std::size_t kLeast = 64, kMax = 256, kTasks = 8;
+    constexpr std::size_t kMin = 64, kMax = 256, kTasks = 8;
     std::size_t result = kMax;
-    while (result > kLeast && space_.by_size.size() * rows < result * kTasks * pool_->threads())
+    while (result > kMin && space_.by_size.size() * rows < result * kTasks * pool_->threads())
       result /= 2;
     return result;
   }
@@ -157,9 +164,11 @@ class Computation final : public Experts {
     std::size_t assignment = 0, chunk = 0, chunks = 0;
   };
   void round(const Target& to, const float* values, Scratch& scratch) const {
-    kernels::cpu::round_chunks(values, to.chunks * kChunk, kernels::cpu::kLimit[limbs_],
-                               scratch.rounded.as<std::int16_t>().data(),
-                               scratch.steps.as<float>().data());
+    elementwise_.round({.values = values,
+                        .count = to.chunks * kChunk,
+                        .limit = kernels::cpu::kLimit[limbs_],
+                        .rounded = scratch.rounded.as<std::int16_t>().data(),
+                        .half_steps = scratch.steps.as<float>().data()});
     if (!weights_.is_zipped()) return;
     const auto from = scratch.rounded.as<std::int16_t>();
     const auto ordered = scratch.ordered.as<std::int16_t>();
@@ -191,7 +200,7 @@ class Computation final : public Experts {
   float* low_of(std::size_t assignment, std::size_t which) {
     return space_.low.as<float>().data() + (assignment * 3 + which) * needs_.rank;
   }
-  static void multiply_low(const LowRank& pair, const float* values, float* to) {
+  static void lora_low(const LowRank& pair, const float* values, float* to) {
     for (std::uint64_t r = 0; r < pair.a.rows; ++r)
       to[r] = dot(pair.a.row(r).data(), values, pair.a.columns);
   }
@@ -231,7 +240,7 @@ class Computation final : public Experts {
     const float factor = call.in.is_quantized ? call.in.factor : 1.0f;
     for (std::size_t which = 0; which < 2; ++which) {
       const LowRank& pair = which == 0 ? adapter.gate : adapter.up;
-      multiply_low(pair, values.data(), low_of(assignment, which));
+      lora_low(pair, values.data(), low_of(assignment, which));
       for (std::uint64_t r = 0; r < pair.a.rows; ++r) low_of(assignment, which)[r] *= factor;
     }
   }
@@ -250,30 +259,31 @@ class Computation final : public Experts {
   }
 
   // A task yields the activations of one chunk of one unit.
-  void multiply_first(const ExpertsCall& call) {
-    const kernels::cpu::Multiply multiply = kernel_.multiply(problem_.shape.format, limbs_);
-    const std::size_t turns = problem_.shape.gated() ? 2 : 1;
-    // Neighbours in memory by one thread: reading on is faster than beginning elsewhere.
-    pool_->run_stretches(space_.tasks.size(), [&](std::size_t begin, std::size_t end,
-                                                  std::size_t who) {
-      Scratch& scratch = space_.threads[who];
-      for (std::size_t index = begin, taken = 1; index < end; index += taken) {
-        const Workspace::Task task = space_.tasks[index];
-        const Unit& unit = space_.pass.units[task.unit];
-        const CpuExpert& expert = weights_.at(unit.expert);
-        taken = neighbours(index, std::min(end - index, rows_at_once(unit) / kFirstRows));
-        const std::size_t first = task.chunk * kChunk * turns;
-        const std::size_t rows = std::min(taken * kChunk * turns, expert.w13.padded_rows - first);
-        auto result = gemm_call(expert.w13, first, rows, scratch);
-        result.tokens = space_.x.tokens(task.unit, unit.count);
-        result.sums = scratch.sums.as<float>().data();
-        result.stride = taken * kFirstRows;
-        multiply(result);
-        for (std::size_t c = 0; c < taken; ++c)
-          finish_middle(call, space_.tasks[index + c], result.sums + c * kChunk * turns,
-                        result.stride, scratch);
-      }
-    });
+  void gemm1(const ExpertsCall& call) {
+    const kernels::cpu::GemmFunction gemm = kernel_.gemm(problem_.shape.format, limbs_);
+    const std::size_t projections = problem_.shape.gated() ? 2 : 1;
+    // One thread takes neighbours in memory: reading on is faster than starting elsewhere.
+    pool_->run_stretches(
+        space_.tasks.size(), [&](std::size_t begin, std::size_t end, std::size_t who) {
+          Scratch& scratch = space_.threads[who];
+          for (std::size_t index = begin, taken = 1; index < end; index += taken) {
+            const Workspace::Task task = space_.tasks[index];
+            const Unit& unit = space_.pass.units[task.unit];
+            const CpuExpert& expert = weights_.at(unit.expert);
+            taken = neighbours(index, std::min(end - index, rows_at_once(unit) / kFirstRows));
+            const std::size_t first = task.chunk * kChunk * projections;
+            const std::size_t rows =
+                std::min(taken * kChunk * projections, expert.w13.padded_rows - first);
+            auto result = gemm_call(expert.w13, first, rows, scratch);
+            result.tokens = space_.x.tokens(task.unit, unit.count);
+            result.sums = scratch.sums.as<float>().data();
+            result.stride = taken * kFirstRows;
+            gemm(result);
+            for (std::size_t c = 0; c < taken; ++c)
+              finish_middle(call, space_.tasks[index + c], result.sums + c * kChunk * projections,
+                            result.stride, scratch);
+          }
+        });
   }
 
   // Rows of a GEMM: the fewer tokens, the more, because what follows a GEMM interrupts the
@@ -284,7 +294,7 @@ class Computation final : public Experts {
     return std::clamp<std::size_t>(kGemmTokens / unit.count, 1, kMax) * kFirstRows;
   }
 
-  // How many tasks from `index` on, at most `max`, are one unit's neighbouring chunks.
+  // The number of tasks from `index` on, at most `max`, that are one unit's neighbouring chunks.
   std::size_t neighbours(std::size_t index, std::size_t max) const {
     const Workspace::Task first = space_.tasks[index];
     std::size_t count = 1;
@@ -302,13 +312,17 @@ class Computation final : public Experts {
     const std::size_t first = task.chunk * kChunk;
     const std::size_t columns = std::min<std::size_t>(kChunk, problem_.shape.intermediate - first);
     const auto part = [&](const float* bias) { return bias == nullptr ? bias : bias + first; };
-    const FirstEpilogue how{.rounding = problem_.numerics.first,
+    const FirstEpilogue how{.functions = elementwise_,
+                            .rounding = problem_.numerics.first,
                             .is_gated = problem_.shape.gated(),
                             .gate_factor = static_cast<float>(input * double{expert.gate_global}),
                             .up_factor = static_cast<float>(input * double{expert.up_global}),
                             .gate_bias = part(expert.gate_bias),
                             .up_bias = part(expert.up_bias)};
-    const MiddleEpilogue middle{problem_.activation, problem_.params, problem_.numerics.middle};
+    const MiddleEpilogue middle{.functions = elementwise_,
+                                .activation = problem_.activation,
+                                .params = problem_.params,
+                                .rounding = problem_.numerics.middle};
     FirstChunk chunk;
     float values[kChunk];
     for (std::uint32_t t = 0; t < unit.count; ++t) {
@@ -356,7 +370,7 @@ class Computation final : public Experts {
                             space_.pass.units[space_.pass.assignments[assignment].unit].expert;
                         float* values = middle_of(assignment);
                         if (const LoraExpert* adapter = adapter_of(call, assignment))
-                          multiply_low(adapter->down, values, low_of(assignment, 2));
+                          lora_low(adapter->down, values, low_of(assignment, 2));
                         if (problem_.quantizes != ActivationKey::none)
                           quantize(quantizer(problem_.hidden_scales, expert),
                                    {values, static_cast<std::size_t>(problem_.shape.intermediate)});
@@ -399,7 +413,7 @@ class Computation final : public Experts {
 
   // A task is a unit and some rows of its matrix. Where a token's values are summed, they are kept
   // and added behind, by expert: an order that depends on nothing else.
-  void multiply_second(const ExpertsCall& call, OutputForm form, const MutableRows& out) {
+  void gemm2(const ExpertsCall& call, OutputForm form, const MutableRows& out) {
     const bool sums = form == OutputForm::summed;
     const std::size_t hidden = problem_.shape.hidden, items = space_.pass.rows.size();
     const std::size_t at_once = sums ? needs_.kept_rows : hidden;
@@ -413,8 +427,8 @@ class Computation final : public Experts {
               const std::size_t part = begin % parts, count = std::min(parts - part, stop - begin);
               const std::size_t from = first + part * step;
               const std::size_t rows = std::min(count * step, end - from);
-              multiply_part(call, to, space_.by_size[begin / parts],
-                            {from, round_up(rows, kRowPadding), rows}, space_.threads[who]);
+              gemm2_part(call, to, space_.by_size[begin / parts],
+                         {from, round_up(rows, kRowPadding), rows}, space_.threads[who]);
               begin += count;
             }
           });
@@ -427,11 +441,11 @@ class Computation final : public Experts {
   }
 
   // A unit and as many rows as there are, a GEMM's at a time.
-  void multiply_part(const ExpertsCall& call, const Output& to, std::size_t unit,
-                     const Range& range, Scratch& scratch) {
+  void gemm2_part(const ExpertsCall& call, const Output& to, std::size_t unit, const Range& range,
+                  Scratch& scratch) {
     const std::size_t step = rows_at_once(space_.pass.units[unit]);
     for (std::size_t at = 0; at < range.real; at += step)
-      multiply_unit(
+      gemm2_unit(
           call, to, unit,
           {range.first + at, std::min(step, range.padded - at), std::min(step, range.real - at)},
           scratch);
@@ -445,7 +459,8 @@ class Computation final : public Experts {
     const Pass& pass = space_.pass;
     float* total = scratch.sums.as<float>().data();
     std::fill_n(total, range.real, 0.0f);
-    // Places are by expert. A token has few, so the next one is looked for.
+    // A token's places are ordered by expert. They are few, so the next one is found by a linear
+    // search.
     const auto order = std::span(pass.order).subspan(item * pass.width, pass.width);
     std::int64_t last = -1;
     for (;;) {
@@ -453,15 +468,15 @@ class Computation final : public Experts {
       for (const std::uint32_t assignment : order)
         if (assignment > last && assignment < next) next = assignment;
       if (next == Pass::kNone) break;
-      add_scaled(kept_of(static_cast<std::size_t>(next)), 1.0f, range.real, total);
+      elementwise_.add(kept_of(static_cast<std::size_t>(next)), range.real, total);
       last = next;
     }
     if (problem_.numerics.rounds_sum) round_values(total, range.real);
     write_row(std::span<const float>(total, range.real), range.of(out), pass.rows[item]);
   }
 
-  void multiply_unit(const ExpertsCall& call, const Output& to, std::size_t number,
-                     const Range& range, Scratch& scratch) {
+  void gemm2_unit(const ExpertsCall& call, const Output& to, std::size_t number, const Range& range,
+                  Scratch& scratch) {
     const Unit& unit = space_.pass.units[number];
     const CpuExpert& expert = weights_.at(unit.expert);
     const std::size_t rows = std::min(range.padded, expert.w2.padded_rows - range.first);
@@ -469,7 +484,7 @@ class Computation final : public Experts {
     result.tokens = space_.h.tokens(number, unit.count);
     result.sums = scratch.sums.as<float>().data();
     result.stride = range.padded;
-    kernel_.multiply(problem_.shape.format, limbs_)(result);
+    kernel_.gemm(problem_.shape.format, limbs_)(result);
 
     const bool in_weight = folds_global(expert, to.is_weighted);
     const double hidden = factor_of(quantizer(problem_.hidden_scales, unit.expert));
@@ -480,16 +495,27 @@ class Computation final : public Experts {
         .is_weighted = to.is_weighted};
     const bool later = how.rounding == SecondRounding::unweighted && to.is_weighted;
     const MutableRows part = range.of(to.rows);
+    const std::size_t at = range.first - to.first;
+    const bool is_plain = how.rounding == SecondRounding::none && !has_adapters(call) &&
+                          to.form == OutputForm::summed;
     for (std::uint32_t t = 0; t < unit.count; ++t) {
       const CpuAssignment& assignment = space_.pass.assignments[unit.first + t];
       float* values = result.sums + t * result.stride;
       const float weight = router_weight(assignment.weight, in_weight ? expert.down_global : 1.0f);
+      if (is_plain) {
+        elementwise_.weigh({.sums = values,
+                            .count = range.real,
+                            .factor = how.factor,
+                            .weight = how.is_weighted ? weight : 1.0f,
+                            .bias = how.bias,
+                            .to = kept_of(unit.first + t) + at});
+        continue;
+      }
       finish_second(how, weight, range.real, values);
       if (const LoraExpert* adapter = adapter_of(call, unit.first + t))
         add_low_second(adapter->down, unit.first + t, to.is_weighted && !later, range, values);
       if (to.form == OutputForm::summed)
-        copy_scaled(values, later ? weight : 1.0f, range.real,
-                    kept_of(unit.first + t) + range.first - to.first);
+        copy_scaled(values, later ? weight : 1.0f, range.real, kept_of(unit.first + t) + at);
       else
         write_row(std::span<const float>(values, range.real), part, assignment.number);
     }
@@ -506,7 +532,7 @@ class Computation final : public Experts {
     if (problem_.numerics.second != SecondRounding::none) round_values(values, range.real);
   }
 
-  // Assignments of no expert here become zeros, so that nobody ever reads what was not written.
+  // Assignments of no expert here become zeros, so that no memory is read before it is written.
   void clear_assignments(const MutableRows& out) const {
     const Pass& pass = space_.pass;
     for (std::size_t i = 0; i < pass.order.size(); ++i)
@@ -517,6 +543,7 @@ class Computation final : public Experts {
 
   ExpertsProblem problem_;
   const GemmKernel& kernel_;
+  const kernels::cpu::ElementwiseFunctions& elementwise_;
   CpuWeights weights_;
   std::shared_ptr<ThreadPool> pool_;
   std::shared_ptr<Workspaces> spaces_;
@@ -532,11 +559,13 @@ Result<std::unique_ptr<Experts>> CpuEngine::make(const ExpertsProblem& problem,
   if (problem.numerics.weights_in_bf16 && problem.shape.format == WeightFormat::nvfp4)
     return reference::ReferenceEngine(pool_).make(problem, source);
   if (const auto fine = check(problem); !fine) return fine.why();
-  const GemmKernel& kernel = kernels::cpu::pick(
-      kernels::cpu::gemm_kernels(), options_.features.value_or(kernels::cpu::machine_features()));
-  Result<CpuWeights> weights = CpuWeights::make(source, *kernel.tiles, options_.home, *pool_);
+  const auto features = options_.features.value_or(kernels::cpu::machine_features());
+  const Kernels kernels{
+      kernels::cpu::pick(kernels::cpu::gemm_kernels(), features),
+      *kernels::cpu::pick(kernels::cpu::elementwise_kernels(), features).functions};
+  Result<CpuWeights> weights = CpuWeights::make(source, *kernels.gemm.tiles, options_.home, *pool_);
   if (!weights) return weights.why();
-  auto result = std::make_unique<Computation>(problem, kernel, std::move(*weights), pool_);
+  auto result = std::make_unique<Computation>(problem, kernels, std::move(*weights), pool_);
   if (const auto done = result->check_workspace(); !done) return done.why();
   return std::unique_ptr<Experts>(std::move(result));
 }

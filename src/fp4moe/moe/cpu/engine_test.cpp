@@ -67,7 +67,7 @@ struct PackedLayer {
     const checkpoint::MoeShape& shape = layer.shape;
     const std::size_t block = formats::block_size(shape.format),
                       padding = tiles.group == 4 ? 8 : 16;
-    const std::size_t turns = shape.gated() ? 2 : 1;
+    const std::size_t projections = shape.gated() ? 2 : 1;
     // Columns are padded to 32, as the backend's rounding does.
     const auto pack = [&](std::vector<std::uint8_t>& codes, std::vector<std::uint8_t>& scales,
                           std::size_t rows, std::size_t columns, const auto& row_of) {
@@ -95,19 +95,20 @@ struct PackedLayer {
                        tensor::Shape{shape.experts, groups, blocks, tiles.group * 32 / block});
     };
     const auto part = [&](std::size_t e, std::size_t n) {
-      return std::pair(turns == 2 && n % 2 == 0 ? &layer.gate[e] : &layer.up[e], n / turns);
+      return std::pair(projections == 2 && n % 2 == 0 ? &layer.gate[e] : &layer.up[e],
+                       n / projections);
     };
     const auto first = pack(w13, w13_scale, shape.w13_rows(), shape.hidden, part);
     const auto second =
         pack(w2, w2_scale, shape.hidden, shape.intermediate,
              [&](std::size_t e, std::size_t n) { return std::pair(&layer.down[e], n); });
     for (std::size_t e = 0; e < shape.experts; ++e) {
-      if (turns == 2) w13_global.push_back(layer.gate[e].global);
+      if (projections == 2) w13_global.push_back(layer.gate[e].global);
       w13_global.push_back(layer.up[e].global);
       w2_global.push_back(layer.down[e].global);
       if (!shape.has_bias) continue;
       for (std::size_t n = 0; n < shape.w13_rows(); ++n)
-        w13_bias.push_back(part(e, n).first->bias[n / turns]);
+        w13_bias.push_back(part(e, n).first->bias[n / projections]);
       w2_bias.insert(w2_bias.end(), layer.down[e].bias.begin(), layer.down[e].bias.end());
     }
     source = layer.source();

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 namespace fp4moe::moe::cpu {
 namespace {
@@ -17,134 +18,39 @@ inline float to_bf16(float value) {
   return std::bit_cast<float>((bits & 0x7FFFFFFFu) > 0x7F800000u ? quiet : nearest);
 }
 
-// Comparisons that let NaN through.
-inline float at_most(float value, float limit) { return limit < value ? limit : value; }
-inline float at_least(float value, float limit) { return value < limit ? limit : value; }
+using kernels::cpu::GateFunction;
+using kernels::cpu::UpFunction;
 
-// x = n ln 2 + r with |r| <= 0.35: `power` is 2^n, `rest` is exp(r) - 1.
-struct Split {
-  float power = 1.0f, rest = 0.0f;
+// An activation as the kernels have it.
+struct GateAndUp {
+  GateFunction gate = GateFunction::swish;
+  UpFunction up = UpFunction::plain;
+  bool has_alpha = false, has_limit = false;  // of the gate; otherwise 1 and none
 };
-inline Split split(float x) {
-  constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
-  constexpr float kLog2E = 1.44269504f;
-  constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
-  const float held = at_least(at_most(x, 88.0f), -87.0f);
-  const float shifted = held * kLog2E + kMagic;
-  const float whole = shifted - kMagic;
-  const float r = (held - whole * kLn2High) - whole * kLn2Low;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  const std::uint32_t biased = (std::bit_cast<std::uint32_t>(shifted) + 127u) << 23;
-  return {std::bit_cast<float>(biased), p * r * r + r};
-}
-inline float exponential(float x) {
-  const Split parts = split(x);
-  return parts.power * parts.rest + parts.power;
-}
-
-inline float sigmoid_of(float x) { return 1.0f / (1.0f + exponential(-x)); }
-
-// (exp(2x) - 1) / (exp(2x) + 1), without cancellation near zero.
-inline float tanh_of(float x) {
-  const Split parts = split(at_least(at_most(2.0f * x, 30.0f), -30.0f));
-  const float less_one = parts.power * parts.rest + (parts.power - 1.0f);
-  return less_one / (less_one + 2.0f);
-}
-
-// The normal distribution's integral, by Abramowitz and Stegun 7.1.26: within 1.5e-7 / 2.
-inline float normal_integral(float x) {
-  constexpr float kInverseRootOf2 = 0.707106781f;
-  const float z = x * kInverseRootOf2;
-  const float size = z < 0.0f ? -z : z;
-  const float t = 1.0f / (1.0f + 0.3275911f * size);
-  float p = 1.061405429f;
-  p = p * t - 1.453152027f;
-  p = p * t + 1.421413741f;
-  p = p * t - 0.284496736f;
-  p = p * t + 0.254829592f;
-  const float tail = 0.5f * (p * t) * exponential(-(z * z));
-  return z < 0.0f ? tail : 1.0f - tail;
-}
-
-inline float gelu_tanh_of(float x) {
-  constexpr float kTwiceRootOf2OverPi = 1.59576912f, kCubic = 0.044715f;
-  return x * sigmoid_of(kTwiceRootOf2OverPi * (x + kCubic * (x * x * x)));
-}
-
-// By way of an array that nothing else can point to, or compilers would have to check.
-template <class Make>
-inline void each(const float* from, float* to, const Make& make) {
-  float result[kChunk];
-  for (std::size_t i = 0; i < kChunk; ++i) result[i] = make(from[i]);
-  std::memcpy(to, result, sizeof result);
-}
-template <class Make>
-inline void each_times(const float* from, float* to, const Make& make) {
-  float result[kChunk];
-  for (std::size_t i = 0; i < kChunk; ++i) result[i] = to[i] * make(from[i]);
-  std::memcpy(to, result, sizeof result);
-}
-
-void activate_gates(const MiddleEpilogue& how, const float* gates, float* to) {
-  const auto limit = static_cast<float>(how.params.limit);
-  const auto alpha = static_cast<float>(how.params.alpha);
-  const auto bound = static_cast<float>(how.params.situ_beta);
+GateAndUp functions_of(const MiddleEpilogue& how) {
   switch (how.activation) {
     case Activation::swigluoai:
     case Activation::swigluoai_uninterleave:
-      return each(gates, to, [=](float g) {
-        const float low = at_most(g, limit);
-        return low * sigmoid_of(alpha * low);
-      });
+      return {GateFunction::swish, UpFunction::clamped_plus, true, true};
     case Activation::silu:
-      return each(gates, to, [=](float g) {
-        const float low = at_most(g, limit);
-        return low * sigmoid_of(low);
-      });
+      return {GateFunction::swish, UpFunction::clamped, false, true};
     case Activation::swiglustep:
-      return each(gates, to, [=](float g) { return at_most(g * sigmoid_of(g), limit); });
+      return {GateFunction::swish_at_most, UpFunction::clamped, false, true};
     case Activation::situ:
-      return each(gates, to, [=](float g) { return bound * tanh_of(g / bound) * sigmoid_of(g); });
+      return {GateFunction::situ,
+              how.params.situ_linear_beta > 0 ? UpFunction::situ : UpFunction::plain};
     case Activation::relu2_no_mul:
-      return each(gates, to, [](float g) {
-        const float positive = at_least(g, 0.0f);
-        return positive * positive;
-      });
+      return {GateFunction::squared_relu, UpFunction::plain};
     case Activation::silu_no_mul:
-      return each(gates, to, [](float g) { return g * sigmoid_of(g); });
+      return {GateFunction::swish, UpFunction::plain};
     case Activation::gelu:
     case Activation::gelu_no_mul:
-      return each(gates, to, [](float g) { return g * normal_integral(g); });
+      return {GateFunction::gelu, UpFunction::plain};
     case Activation::gelu_tanh:
     case Activation::gelu_tanh_no_mul:
-      return each(gates, to, [](float g) { return gelu_tanh_of(g); });
+      return {GateFunction::gelu_tanh, UpFunction::plain};
   }
-}
-
-void multiply_ups(const MiddleEpilogue& how, const float* ups, float* to) {
-  const auto limit = static_cast<float>(how.params.limit);
-  const auto beta = static_cast<float>(how.params.beta);
-  const auto bound = static_cast<float>(how.params.situ_linear_beta);
-  switch (how.activation) {
-    case Activation::swigluoai:
-    case Activation::swigluoai_uninterleave:
-      return each_times(ups, to,
-                        [=](float u) { return at_least(at_most(u, limit), -limit) + beta; });
-    case Activation::silu:
-    case Activation::swiglustep:
-      return each_times(ups, to, [=](float u) { return at_least(at_most(u, limit), -limit); });
-    case Activation::situ:
-      if (bound > 0.0f)
-        return each_times(ups, to, [=](float u) { return bound * tanh_of(u / bound); });
-      [[fallthrough]];
-    default:
-      return each_times(ups, to, [](float u) { return u; });
-  }
+  return {};
 }
 
 struct Term {
@@ -172,6 +78,14 @@ void round_values(float* values, std::size_t count) {
 }
 
 void finish_first(const FirstEpilogue& how, const float* sums, FirstChunk& to) {
+  if (how.is_gated && how.rounding == FirstRounding::none)
+    return how.functions.split({.sums = sums,
+                                .gate_factor = how.gate_factor,
+                                .up_factor = how.up_factor,
+                                .gate_bias = how.gate_bias,
+                                .up_bias = how.up_bias,
+                                .gates = to.gates,
+                                .ups = to.ups});
   const Term ups{how.rounding, how.up_factor, how.up_bias};
   if (!how.is_gated) return scale_and_bias<1>(sums, ups, to.gates);
   scale_and_bias<2>(sums, {how.rounding, how.gate_factor, how.gate_bias}, to.gates);
@@ -179,11 +93,25 @@ void finish_first(const FirstEpilogue& how, const float* sums, FirstChunk& to) {
 }
 
 void activate_chunk(const MiddleEpilogue& how, const FirstChunk& from, float* to) {
-  activate_gates(how, from.gates, to);
+  const GateAndUp functions = functions_of(how);
+  const auto limit = static_cast<float>(how.params.limit);
+  how.functions.gates(
+      {.function = functions.gate,
+       .alpha = functions.has_alpha ? static_cast<float>(how.params.alpha) : 1.0f,
+       .limit = functions.has_limit ? limit : std::numeric_limits<float>::infinity(),
+       .bound = static_cast<float>(how.params.situ_beta),
+       .gates = from.gates,
+       .to = to});
   const bool is_apart =
       how.activation == Activation::silu || how.activation == Activation::swigluoai_uninterleave;
   if (how.rounding == MiddleRounding::gate_and_result && is_apart) round_values(to, kChunk);
-  if (is_gated(how.activation)) multiply_ups(how, from.ups, to);
+  if (is_gated(how.activation))
+    how.functions.ups({.function = functions.up,
+                       .beta = static_cast<float>(how.params.beta),
+                       .limit = limit,
+                       .bound = static_cast<float>(how.params.situ_linear_beta),
+                       .ups = from.ups,
+                       .to = to});
   if (how.rounding != MiddleRounding::none) round_values(to, kChunk);
 }
 
@@ -199,10 +127,6 @@ void finish_second(const SecondEpilogue& how, float weight, std::size_t count, f
   if (is_weighted)
     for (std::size_t i = 0; i < count; ++i) sums[i] *= weight;
   if (how.rounding != SecondRounding::none) round_values(sums, count);
-}
-
-void add_scaled(const float* from, float factor, std::size_t count, float* to) {
-  for (std::size_t i = 0; i < count; ++i) to[i] += factor * from[i];
 }
 
 void copy_scaled(const float* from, float factor, std::size_t count, float* to) {

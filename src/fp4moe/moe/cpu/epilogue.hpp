@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 
+#include "fp4moe/kernels/cpu/elementwise.hpp"
 #include "fp4moe/kernels/cpu/gemm.hpp"
 #include "fp4moe/moe/activation.hpp"
 #include "fp4moe/moe/numerics.hpp"
@@ -13,9 +14,10 @@ namespace fp4moe::moe::cpu {
 // To bf16 and back.
 void round_values(float* values, std::size_t count);
 
-// The sums of GEMM1 of one token: gates and ups in turns, or (`is_gated` false) values alone, which
-// become `gates`.
+// The sums of GEMM1 of one token: gates and ups interleaved, or (`is_gated` false) values alone,
+// which become `gates`.
 struct FirstEpilogue {
+  const kernels::cpu::ElementwiseFunctions& functions;
   FirstRounding rounding = FirstRounding::none;
   bool is_gated = true;
   float gate_factor = 1.0f, up_factor = 1.0f;
@@ -27,16 +29,17 @@ struct FirstChunk {
 };
 void finish_first(const FirstEpilogue& how, const float* sums, FirstChunk& to);
 
-// kChunk activated values. exp and its kin err by less than 1e-6.
+// kChunk activated values.
 struct MiddleEpilogue {
+  const kernels::cpu::ElementwiseFunctions& functions;
   Activation activation = Activation::silu;
   ActivationParams params{};
   MiddleRounding rounding = MiddleRounding::none;
 };
 void activate_chunk(const MiddleEpilogue& how, const FirstChunk& from, float* to);
 
-// The sums of GEMM2 of one token become what goes into the sum over its experts. Low-rank additions
-// come behind the rounding, so `unweighted` leaves the weight to the caller.
+// Turns the sums of GEMM2 of one token into terms of the sum over its experts. LoRA is added after
+// the rounding, so `unweighted` leaves the weight to the caller.
 struct SecondEpilogue {
   SecondRounding rounding = SecondRounding::none;
   float factor = 1.0f;
@@ -45,8 +48,7 @@ struct SecondEpilogue {
 };
 void finish_second(const SecondEpilogue& how, float weight, std::size_t count, float* sums);
 
-// to += factor * from, and to = factor * from
-void add_scaled(const float* from, float factor, std::size_t count, float* to);
+// to = factor * from
 void copy_scaled(const float* from, float factor, std::size_t count, float* to);
 
 // The dot product of float32 vectors, in eight sums that are added at the end.

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/formats/bf16.hpp"
+#include "fp4moe/kernels/cpu/elementwise_list.hpp"
 #include "fp4moe/kernels/cpu/gemm.hpp"
 
 namespace fp4moe::moe::cpu {
@@ -15,7 +16,9 @@ TEST(Epilogue, ActivationsAreCloseToFloat64Everywhere) {
   for (const ActivationRow& asked : kActivations) {
     ActivationParams params = asked.params;
     params.situ_linear_beta = 1.5;
-    const MiddleEpilogue how{.activation = asked.activation, .params = params};
+    const MiddleEpilogue how{.functions = *kernels::cpu::elementwise_kernels().back().functions,
+                             .activation = asked.activation,
+                             .params = params};
     FirstChunk chunk;
     float values[kernels::cpu::kChunk];
     for (double start = -120; start < 120; start += 0.64) {

@@ -137,7 +137,7 @@ CpuMatrix matrix_of(const PackedMatrix& all, const TileForm& tiles, std::size_t 
           .padded_rows = all.groups * tiles.group};
 }
 
-// Rows of w13 take turns where there is a gate.
+// Rows of w13 are interleaved if there is a gate.
 Result<Done> check_packed_scales(const MoeShape& shape, const TileForm& tiles,
                                  const CpuExpert& expert, std::size_t position) {
   const auto look = [&](const CpuMatrix& matrix, bool is_w13) -> Result<Done> {
@@ -147,12 +147,12 @@ Result<Done> check_packed_scales(const MoeShape& shape, const TileForm& tiles,
     if (at == kNowhere) return Done{};
     const std::size_t whole = matrix.tiles.scale_columns * tiles.group, rest = at % whole;
     const std::size_t row = at / whole * tiles.group + rest % tiles.group;
-    const bool turns = is_w13 && shape.gated();
+    const bool is_interleaved = is_w13 && shape.gated();
     return bad_scale(shape.format, {.expert = position,
-                                    .matrix = !is_w13                 ? "down"
-                                              : turns && row % 2 == 0 ? "gate"
-                                                                      : "up",
-                                    .row = turns ? row / 2 : row,
+                                    .matrix = !is_w13                          ? "down"
+                                              : is_interleaved && row % 2 == 0 ? "gate"
+                                                                               : "up",
+                                    .row = is_interleaved ? row / 2 : row,
                                     .block = rest / tiles.group});
   };
   if (const auto fine = look(expert.w13, true); !fine) return fine.why();
@@ -223,7 +223,7 @@ void CpuWeights::set_sizes(std::size_t hidden_blocks, std::size_t middle_blocks,
   max_scales_ = max_blocks_ * kTileColumns / block;
 }
 
-// Room for biases of whole chunks, and where each expert's lie.
+// Allocates biases of whole chunks and sets each expert's addresses.
 Result<Done> CpuWeights::make_biases(const ExpertSource& source) {
   if (!source.shape.has_bias) return Done{};
   const std::size_t middle = middle_chunks_ * kChunk, hidden = hidden_chunks_ * kChunk;
@@ -262,7 +262,7 @@ Result<Done> CpuWeights::read_packed(const ExpertSource& source, const TileForm&
                           fmt::format("{} bytes", bytes));
     return std::span(reinterpret_cast<const float*>(found->bytes.data()), bytes / sizeof(float));
   };
-  const std::size_t turns = shape.gated() ? 2 : 1;
+  const std::size_t projections = shape.gated() ? 2 : 1;
   std::span<const float> bias13, bias2, global13, global2;
   const auto take = [&](std::span<const float>& to, std::string_view name,
                         std::size_t count) -> Result<Done> {
@@ -276,7 +276,8 @@ Result<Done> CpuWeights::read_packed(const ExpertSource& source, const TileForm&
          {take(bias13, "w13_bias", shape.w13_rows()), take(bias2, "w2_bias", shape.hidden)})
       if (!done) return done.why();
   if (shape.format == WeightFormat::nvfp4)
-    for (const auto& done : {take(global13, "w13_scale_2", turns), take(global2, "w2_scale_2", 1)})
+    for (const auto& done :
+         {take(global13, "w13_scale_2", projections), take(global2, "w2_scale_2", 1)})
       if (!done) return done.why();
 
   std::vector<std::optional<Error>> failures(shape.experts);
@@ -285,9 +286,9 @@ Result<Done> CpuWeights::read_packed(const ExpertSource& source, const TileForm&
     expert.w13 = matrix_of(*w13, tiles, e);
     expert.w2 = matrix_of(*w2, tiles, e);
     if (!global13.empty()) {
-      expert.gate_global = global13[e * turns];
-      expert.up_global =
-          source.shares_global ? global13[e * turns] : global13[e * turns + turns - 1];
+      expert.gate_global = global13[e * projections];
+      expert.up_global = source.shares_global ? global13[e * projections]
+                                              : global13[e * projections + projections - 1];
       expert.down_global = global2[e];
     }
     if (shape.has_bias) {
@@ -295,8 +296,8 @@ Result<Done> CpuWeights::read_packed(const ExpertSource& source, const TileForm&
       const auto rows13 = bias13.subspan(e * (bias13.size() / shape.experts));
       const auto rows2 = bias2.subspan(e * (bias2.size() / shape.experts));
       for (std::size_t i = 0; i < shape.intermediate; ++i) {
-        if (turns == 2) to[i] = rows13[2 * i];
-        to[middle_chunks_ * kChunk + i] = rows13[i * turns + turns - 1];
+        if (projections == 2) to[i] = rows13[2 * i];
+        to[middle_chunks_ * kChunk + i] = rows13[i * projections + projections - 1];
       }
       std::copy_n(rows2.begin(), shape.hidden, to + 2 * middle_chunks_ * kChunk);
     }

@@ -25,7 +25,7 @@ struct CpuMatrix {
 };
 
 struct CpuExpert {
-  CpuMatrix w13{}, w2{};  // w13: gates and ups in turns
+  CpuMatrix w13{}, w2{};  // w13: gates and ups interleaved
   // Whole chunks of columns, with zeros behind the last; null: none. Without a gate there are only
   // `up` values.
   const float* gate_bias = nullptr;
@@ -46,7 +46,7 @@ class CpuWeights {
   // Positions of a tile hold the columns TileForm::zipped says, not their own.
   bool is_zipped() const { return is_zipped_; }
   bool is_mapped() const { return is_mapped_; }
-  // Room for `count` rows of either matrix, for those that are cut at every use.
+  // Buffers for `count` rows of either matrix, for those that are cut at every use.
   std::size_t code_bytes(std::size_t count) const { return count * max_blocks_ * 16; }
   std::size_t scale_bytes(std::size_t count) const { return count * max_scales_; }
 

@@ -1,4 +1,4 @@
-// Which tokens go through which expert, cut into what a kernel takes at once: a unit is an expert
+// The tokens of each expert, in units of the size that a kernel takes at once: a unit is an expert
 // and at most kGemmTokens of its assignments. A pass is as many rows as the workspace holds.
 #pragma once
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace fp4moe::moe::cpu {
 
-// Assignments of a pass, about: what bounds the workspace, and nothing else.
+// Assignments of a pass, about: it bounds only the workspace.
 inline constexpr std::uint64_t kPassAssignments = 8192;
 
 struct CpuAssignment {

@@ -82,12 +82,13 @@ Result<Done> Workspace::reserve(const kernels::cpu::GemmKernel& kernel, const Ne
 }
 
 std::shared_ptr<Workspaces> Workspaces::of(const std::shared_ptr<ThreadPool>& pool) {
-  // Who holds workspaces holds their pool, too: an address is no other pool's while they live.
+  // Workspaces keep their pool alive, so its address is unique while they live.
   struct Registry {
     std::mutex mutex{};
     std::map<const ThreadPool*, std::weak_ptr<Workspaces>> known{};
   };
-  static Registry& registry = *new Registry;  // outlives everyone who could ask
+  static Registry& registry =
+      *new Registry;  // never destroyed: threads may use it until the process ends
   const std::lock_guard lock(registry.mutex);
   std::erase_if(registry.known, [](const auto& entry) { return entry.second.expired(); });
   std::weak_ptr<Workspaces>& kept = registry.known[pool.get()];

@@ -1,5 +1,5 @@
-// Memory of the engine's calls. It grows and is never given back, so that calls of a size seen
-// before allocate nothing; and it belongs to the threads, so that a model's layers, which compute
+// Memory of the engine's calls. It grows and is never freed, so that calls of a size seen before
+// allocate nothing; and it belongs to the pool of threads, so that a model's layers, which compute
 // one after the other, share one.
 #pragma once
 #include <cstddef>
@@ -21,7 +21,7 @@ inline constexpr std::size_t kFirstRows = 2 * kernels::cpu::kChunk;  // of a tas
 // GEMM2's outputs of all assignments are kept for as many rows as take no more than these bytes, or for
 // the least; and a total is summed where products are.
 inline constexpr std::size_t kNearBytes = std::size_t{2} << 20;
-inline constexpr std::size_t kLeastKeptRows = 1024;
+inline constexpr std::size_t kMinKeptRows = 1024;
 inline constexpr std::size_t kMaxKeptRows = kernels::cpu::kGemmTokens * kFirstRows;
 
 // Tokens of all units in the kernel's form, for one of the two GEMMs.
@@ -80,10 +80,10 @@ struct Workspace {
 };
 
 // The workspaces of a pool of threads: a call takes one that is free, or a new one, and brings it
-// back. As many are made as calls are ever under way at once.
+// back. There are as many as calls ran at the same time.
 class Workspaces {
  public:
-  // One object for each pool as long as anyone holds it.
+  // One object for each pool as long as it is in use.
   static std::shared_ptr<Workspaces> of(const std::shared_ptr<ThreadPool>& pool);
 
   Workspace take();

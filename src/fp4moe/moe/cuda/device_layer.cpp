@@ -34,29 +34,29 @@ To rows_of(const From& rows) {
 }
 
 CallSize size_of(const DeviceCall& call) {
-  return {.tokens = call.x.rows,
-          .top_k = call.counts != nullptr   ? 1
-                   : call.router != nullptr ? call.router->top_k()
-                                            : call.top_k,
+  return {.tokens = call.in.x.rows,
+          .top_k = call.top_k(),
           .form = call.form,
           .has_adapters = call.adapters.pairs != nullptr,
           .in_float32 = call.out.dtype == DType::f32,
-          .is_batched = call.counts != nullptr};
+          .is_batched = call.in.format == TokenFormat::batched,
+          .is_quantized = call.in.is_quantized};
 }
 
 sm90::CallParams kernel_call(const DeviceCall& call, const CallSize& size) {
-  return {.x = rows_of<sm90::ConstDeviceRows>(call.x),
+  const Prepared& in = call.in;
+  return {.x = rows_of<sm90::ConstDeviceRows>(in.x),
           .tokens = static_cast<std::uint32_t>(size.tokens),
           .top_k = static_cast<std::uint32_t>(size.top_k),
-          .x_is_quantized = call.is_quantized ? 1U : 0U,
-          .x_factor = call.is_quantized ? call.factor : 1.0f,
-          .ids = call.ids,
-          .weights = call.weights,
-          .expert_map = call.expert_map,
-          .map_size = static_cast<std::uint32_t>(call.map_size),
+          .x_is_quantized = in.is_quantized ? 1U : 0U,
+          .x_factor = in.is_quantized ? in.factor : 1.0f,
+          .ids = in.ids.data(),
+          .weights = in.weights.data(),
+          .expert_map = call.expert_map.data(),
+          .map_size = static_cast<std::uint32_t>(call.expert_map.size()),
           .first_expert = call.first_expert,
-          .counts = call.counts,
-          .capacity = static_cast<std::uint32_t>(call.capacity),
+          .counts = in.counts.data(),
+          .capacity = static_cast<std::uint32_t>(in.capacity),
           .weight_on_input = call.weight_on_input ? 1U : 0U,
           .form = to_device(call.form),
           .out = rows_of<sm90::MutableDeviceRows>(call.out)};
@@ -94,7 +94,8 @@ Result<DeviceLayer> DeviceLayer::make(std::shared_ptr<const kernels::cuda::Devic
   return result;
 }
 
-Result<DeviceLayer> DeviceLayer::with_numerics(const ExpertsProblem& problem) const {
+Result<DeviceLayer> DeviceLayer::with_numerics(const ExpertsProblem& problem,
+                                               DeviceLayerOptions options) const {
   Result<sm90::LayerParams> layer =
       describe(problem, activate_max_shared(device_->facts().shared_bytes));
   if (!layer) return layer.why();
@@ -107,7 +108,7 @@ Result<DeviceLayer> DeviceLayer::with_numerics(const ExpertsProblem& problem) co
   DeviceLayer result;
   result.device_ = device_;
   result.problem_ = problem;
-  result.options_ = options_;
+  result.options_ = options;
   result.weights_ = weights_;
   result.kernels_ = kernels_;
   result.layer_ = std::make_shared<sm90::LayerParams>(*layer);
@@ -119,6 +120,7 @@ Result<DeviceLayer> DeviceLayer::with_numerics(const ExpertsProblem& problem) co
 }
 
 std::uint64_t DeviceLayer::weight_bytes() const { return weights_->bytes(); }
+std::uint64_t DeviceLayer::wide_rows() const { return weights_->wide_rows(); }
 
 // The properties that the kernels of the family need of any device.
 Result<Done> DeviceLayer::check_shared() const {
@@ -158,6 +160,19 @@ Result<Done> DeviceLayer::find_kernels() {
     wanted.emplace_back(gemm, fmt::format("grouped_gemm_n{}_{}", tokens, format));
     shared.emplace_back(gemm,
                         is_sm80 ? sm80_gemm_shape(tokens).shared_bytes : sm90::kMaxSharedBytes);
+  }
+  if (!is_sm80 && layer_->is_nvfp4 == 0) {
+    wanted.emplace_back(&kernels_->gather_fp8, "gather_fp8");
+    wanted.emplace_back(&kernels_->quantize_hidden, "quantize_hidden");
+    const auto want_fp8 = [&](std::map<std::uint32_t, Function>& gemms, std::string_view scales,
+                              std::uint32_t tokens) {
+      Function* const gemm = &gemms[tokens];
+      wanted.emplace_back(gemm, fmt::format("grouped_gemm_fp8_{}_n{}", scales, tokens));
+      shared.emplace_back(gemm, sm90::kMaxSharedBytes);
+    };
+    for (const std::uint32_t tokens : sm90::grouped_gemm_fp8::kTileSizes)
+      want_fp8(kernels_->fp8_token_gemms, "token", tokens);
+    want_fp8(kernels_->fp8_block_gemms, "block", sm90::grouped_gemm_fp8::kMaxTileTokens);
   }
   for (const auto& [to, name] : wanted) {
     const Result<Function> found = device_->function(
@@ -239,14 +254,13 @@ sm90::RoutingTables Workspace::tables() const {
 }
 
 CallPlan DeviceLayer::plan(const CallSize& size) const {
-  CallPlan result = plan_call(*layer_, size, device_->family());
-  if (result.path == Path::decode && !options_.allow_decode) result.path = Path::rows;
-  return result;
+  return plan_call(*layer_, size, device_->family(), options_);
 }
 
 std::string_view DeviceLayer::kernel(const CallSize& size) const {
   if (device_->family() == Family::sm80) return "sm80/rows";
-  return plan(size).path == Path::decode ? "sm90/decode" : "sm90/rows";
+  const CallPlan found = plan(size);
+  return found.path == Path::decode ? "sm90/decode" : found.is_fp8 ? "sm90/fp8" : "sm90/rows";
 }
 
 Result<Done> DeviceLayer::apply(const DeviceCall& call, const Workspace& space,
@@ -261,7 +275,7 @@ Result<Done> DeviceLayer::apply(const DeviceCall& call, const Workspace& space,
   step.call = kernel_call(call, size);
   if (call.router != nullptr) {
     step.route = call.router->params();
-    step.route.logits = rows_of<sm90::ConstDeviceRows>(call.logits);
+    step.route.logits = rows_of<sm90::ConstDeviceRows>(call.in.logits);
     step.route.tokens = step.call.tokens;
     step.route.weights = space.at<float>(Region::weights);
     step.call.weights = step.route.weights;

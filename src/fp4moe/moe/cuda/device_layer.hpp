@@ -5,7 +5,8 @@
 //   const auto layer = DeviceLayer::make(*device, problem, source);
 //   const auto router = DeviceRouter::make(*device, options);
 //   const auto space = layer->reserve({.tokens = 8192, .top_k = 4});
-//   layer->apply({.x = x, .router = &*router, .logits = logits, .out = out}, *space, stream);
+//   layer->apply({.in = {{.x = x, .logits = logits}}, .router = &*router, .out = out}, *space,
+//                stream);
 //
 // apply enqueues and returns. It allocates nothing, waits for nothing and reads nothing back, so a
 // stream that is being captured into a graph takes it, too. Which kernels run depends on the number
@@ -46,8 +47,7 @@ class DeviceWeights;  // device_weights.hpp
 struct DeviceAdapters {
   // [adapters][experts], on the device; null: none
   const kernels::cuda::DeviceLoraExpert* pairs = nullptr;
-  const std::int32_t* of_token = nullptr;  // [tokens], -1: none
-  std::uint64_t max_rank = 0;              // of all of them
+  std::uint64_t max_rank = 0;  // of all of them
 };
 
 // All addresses are device addresses. x and out: bf16, f16 or f32, rows aligned to 16 bytes; f32 rows
@@ -57,30 +57,23 @@ struct DeviceCall {
   // Nulls and alignment are still checked.
   bool is_on_device = false;
 
-  ConstRows x{};              // [T, hidden]; batches: [experts * capacity, hidden]
-  bool is_quantized = false;  // x holds decoded values
-  float factor = 1.0f;        // of all x, where so
-
-  // Either logits, which a router on the device reads ...
+  // With ids, with logits for `router`, or in batches. No weights: all 1.
+  Prepared in{};
   const DeviceRouter* router = nullptr;
-  ConstRows logits{};  // [T, columns]
-  // ... or the chosen experts: [T, top_k] each, global ids; -1 and ids outside: unassigned.
-  std::uint64_t top_k = 0;
-  const std::int32_t* ids = nullptr;
-  const float* weights = nullptr;  // null: all 1
-  // ... or tokens in batches: rows [e * capacity, e * capacity + counts[e]) are expert e's.
-  const std::int32_t* counts = nullptr;
-  std::uint64_t capacity = 0;
 
-  // The local position of each global expert or -1; null: position = id - first_expert.
-  const std::int32_t* expert_map = nullptr;
-  std::uint64_t map_size = 0;
+  // The local position of each global expert or -1; empty: position = id - first_expert.
+  std::span<const std::int32_t> expert_map{};
   std::int32_t first_expert = 0;
 
-  DeviceAdapters adapters{};     // not with a router
+  DeviceAdapters adapters{};     // with in.adapters, not with a router
   bool weight_on_input = false;  // x already contains the weight
   OutputForm form = OutputForm::summed;
   MutableRows out{};  // [T, hidden]; assignments: [T * top_k, hidden]; batches: as x
+
+  std::uint64_t top_k() const {
+    if (in.format == TokenFormat::batched) return 1;
+    return router != nullptr ? router->top_k() : in.top_k;
+  }
 };
 
 // Memory for calls of up to a number of tokens. One call at a time.
@@ -105,10 +98,6 @@ class Workspace {
   WorkspaceLimits limits_{};
 };
 
-struct DeviceLayerOptions {
-  bool allow_decode = true;  // false: few tokens also take the path `rows`
-};
-
 class DeviceLayer {
  public:
   // Uploads the weights: packed tensors, or rows that the device packs. Errors: those of describe() and
@@ -119,7 +108,11 @@ class DeviceLayer {
 
   // The same weights with other numerics, activation and scales. Errors: those of describe(),
   // experts.layout (another shape).
-  Result<DeviceLayer> with_numerics(const ExpertsProblem& problem) const;
+  Result<DeviceLayer> with_numerics(const ExpertsProblem& problem) const {
+    return with_numerics(problem, options_);
+  }
+  Result<DeviceLayer> with_numerics(const ExpertsProblem& problem,
+                                    DeviceLayerOptions options) const;
 
   const ExpertsProblem& problem() const { return problem_; }
   const kernels::cuda::Device& device() const { return *device_; }
@@ -138,7 +131,10 @@ class DeviceLayer {
   // driver's words, for a stream that is in error, too.
   Result<Done> apply(const DeviceCall& call, const Workspace& space,
                      kernels::cuda::Stream stream) const;
-  // The path that apply takes, as text: "sm90/decode", "sm90/rows", "sm80/rows".
+  // Rows of weights whose block scales span more than E4M3 holds: with one of them FP8 activations are
+  // multiplied in bf16.
+  std::uint64_t wide_rows() const;
+  // The path that apply takes, as text: "sm90/decode", "sm90/fp8", "sm90/rows", "sm80/rows".
   std::string_view kernel(const CallSize& size) const;
 
  private:
@@ -155,6 +151,7 @@ class DeviceLayer {
   bool may_use(const Workspace& space) const;
   Result<Done> clear_output(const DeviceCall& call, kernels::cuda::Stream stream) const;
   Result<Done> decode(const Step& step) const;
+  float* token_scales(const Step& step, std::size_t gemm) const;
   std::array<sm90::Gemm, 2> gemms(const Step& step) const;
   RowsParams rows_params(const Step& step) const;
   Result<Done> run_rows(const Step& step) const;

@@ -52,24 +52,25 @@ Result<Done> check_device_rows(const kernels::cuda::Device* device, const ConstR
 
 // Logits, ids or batches: exactly one of them.
 Result<Done> check_parts(const DeviceCall& call) {
-  const bool has_ids = call.ids != nullptr || call.top_k != 0;
-  const int ways =
-      (call.router != nullptr ? 1 : 0) + (has_ids ? 1 : 0) + (call.counts != nullptr ? 1 : 0);
+  const Prepared& in = call.in;
+  const bool has_ids = !in.ids.empty() || in.top_k != 0;
+  const bool is_batched = in.format == TokenFormat::batched;
+  if (!in.counts.empty() && !is_batched)
+    return usage("cuda.call", "counts are for batches").expects("batched tokens", "standard rows");
+  const int ways = (call.router != nullptr ? 1 : 0) + (has_ids ? 1 : 0) + (is_batched ? 1 : 0);
   // Without rows, none of the three is needed.
-  if (ways != 1 && !(ways == 0 && call.x.rows == 0))
+  if (ways != 1 && !(ways == 0 && in.x.rows == 0))
     return usage("cuda.call", "need logits, ids or batches")
         .expects("one of them", ways == 0 ? "none" : "several");
-  if ((call.form == OutputForm::batches) != (call.counts != nullptr))
+  if ((call.form == OutputForm::batches) != is_batched)
     return usage("cuda.call", "output form and token form differ")
-        .expects(call.counts != nullptr ? "batches" : "summed rows or assignments",
+        .expects(is_batched ? "batches" : "summed rows or assignments",
                  call.form == OutputForm::batches ? "batches" : "rows");
   const bool has_adapters = call.adapters.pairs != nullptr;
-  if (has_adapters && (call.adapters.of_token == nullptr || call.router != nullptr))
+  if (has_adapters && (in.adapters.empty() || call.router != nullptr))
     return usage("cuda.call", "adapters need one index per token, and given ids")
         .expects("adapters of tokens, no router",
                  call.router != nullptr ? "a router" : "no indices");
-  if (call.expert_map != nullptr && call.map_size == 0)
-    return usage("cuda.call", "empty expert map").expects("at least 1", "0");
   return Done{};
 }
 
@@ -85,12 +86,10 @@ bool DeviceLayer::may_use(const Workspace& space) const {
 
 Result<Done> DeviceLayer::check_call(const DeviceCall& call, const Workspace& space) const {
   if (const auto fine = check_parts(call); !fine) return fine.why();
-  const bool is_batched = call.counts != nullptr;
-  const std::uint64_t top_k = is_batched               ? 1
-                              : call.router != nullptr ? call.router->top_k()
-                                                       : call.top_k;
-  const std::uint64_t tokens =
-      is_batched ? std::uint64_t{layer_->experts} * call.capacity : call.x.rows;
+  const Prepared& in = call.in;
+  const bool is_batched = in.format == TokenFormat::batched;
+  const std::uint64_t top_k = call.top_k(), experts = layer_->experts;
+  const std::uint64_t tokens = is_batched ? experts * in.capacity : in.x.rows;
   if (top_k > sm90::kMaxTopK)
     return usage("cuda.limits", "top_k is too large")
         .expects(fmt::format("at most {}", sm90::kMaxTopK), fmt::format("{}", top_k));
@@ -98,20 +97,20 @@ Result<Done> DeviceLayer::check_call(const DeviceCall& call, const Workspace& sp
   if (!may_use(space))
     return usage("cuda.workspace", "wrong workspace: reserved for a layer of other sizes")
         .expects("one that this layer reserved", "another's");
-  if ((is_batched && call.capacity > limits.capacity) ||
+  if ((is_batched && in.capacity > limits.capacity) ||
       (!is_batched && (tokens > limits.tokens || top_k > limits.top_k)) ||
       (call.adapters.pairs != nullptr && call.adapters.max_rank > limits.max_rank))
     return usage("cuda.workspace", "workspace too small")
         .expects(fmt::format("{} tokens of {} choices, {} rows in batches, rank {}", limits.tokens,
                              limits.top_k, limits.capacity, limits.max_rank),
                  fmt::format("{} tokens of {} choices, {} rows in batches, rank {}",
-                             is_batched ? 0 : tokens, top_k, call.capacity, call.adapters.max_rank))
+                             is_batched ? 0 : tokens, top_k, in.capacity, call.adapters.max_rank))
         .try_this("reserve more");
 
   const std::uint64_t out_rows = call.form == OutputForm::assignments ? tokens * top_k : tokens;
   const std::uint64_t hidden = layer_->hidden;
   const kernels::cuda::Device* const asked = call.is_on_device ? nullptr : device_.get();
-  if (const auto fine = check_device_rows(asked, call.x, {"tokens", tokens, hidden, kRowAlignment});
+  if (const auto fine = check_device_rows(asked, in.x, {"tokens", tokens, hidden, kRowAlignment});
       !fine)
     return fine.why();
   if (const auto fine =
@@ -120,27 +119,33 @@ Result<Done> DeviceLayer::check_call(const DeviceCall& call, const Workspace& sp
     return fine.why();
   if (tokens * top_k == 0) return Done{};
   if (call.router != nullptr) {
-    const std::uint64_t size = element_bytes(call.logits.dtype);
+    const std::uint64_t size = element_bytes(in.logits.dtype);
     if (const auto fine =
-            check_device_rows(asked, call.logits, {"logits", tokens, call.router->columns(), size});
+            check_device_rows(asked, in.logits, {"logits", tokens, call.router->columns(), size});
         !fine)
       return fine.why();
   }
   struct Vector {
     const void* at;
+    std::uint64_t size, expected;
     const char* what;
-    bool is_needed;
+    bool is_needed = false;
   };
-  const Vector vectors[] = {{call.ids, "ids", call.router == nullptr && !is_batched},
-                            {call.weights, "weights", false},
-                            {call.counts, "counts", is_batched},
-                            {call.expert_map, "expert map", false},
-                            {call.adapters.pairs, "adapters", false},
-                            {call.adapters.of_token, "adapters of tokens", false}};
+  const std::uint64_t assignments = tokens * top_k;
+  const Vector vectors[] = {
+      {in.ids.data(), in.ids.size(), assignments, "ids", call.router == nullptr && !is_batched},
+      {in.weights.data(), in.weights.size(), assignments, "weights"},
+      {in.counts.data(), in.counts.size(), experts, "counts", is_batched},
+      {call.expert_map.data(), 0, 0, "expert map"},
+      {call.adapters.pairs, 0, 0, "adapters"},
+      {in.adapters.data(), in.adapters.size(), tokens, "adapters of tokens"}};
   for (const Vector& vector : vectors) {
     if (vector.at == nullptr && !vector.is_needed) continue;
     const auto fine = check_address(asked, vector.at, vector.what, sizeof(float));
     if (!fine) return fine.why();
+    if (vector.size != vector.expected)
+      return usage("cuda.size", fmt::format("wrong size of {}", vector.what))
+          .expects(fmt::format("{}", vector.expected), fmt::format("{}", vector.size));
   }
   return Done{};
 }

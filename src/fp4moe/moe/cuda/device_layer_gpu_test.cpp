@@ -91,13 +91,14 @@ void expect_same_bits(const DeviceLayer& layer, const TestTokens& tokens, Upload
   const Memory floats = upload(layer.device(), rows_in(tokens, DType::f32, stride));
   run(layer, given, limits);
   const std::vector<std::byte> moved = given.bytes();
-  given.call.x = {floats.data(), DType::f32, tokens.tokens, tokens.hidden, stride};
+  given.call.in.x = {floats.data(), DType::f32, tokens.tokens, tokens.hidden, stride};
   run(layer, given, limits);
   EXPECT_TRUE(moved == given.bytes());
 }
 
 TEST_F(DeviceLayers, TheDeferredGatherFillsTheSameTilesAsGather) {
   if (!is_hopper(*device)) GTEST_SKIP() << "the kernels have no deferred gather";
+  if (kIsEmulated) GTEST_SKIP() << "too many tokens: see GroupedGemm.FillsLaterTilesItself";
   const std::uint64_t count = 6000;
   const std::pair<std::uint64_t, std::uint64_t> shapes[] = {{200, 64}, {12, 64}, {12, 704}};
   for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4})
@@ -220,8 +221,7 @@ TEST_F(DeviceLayers, GlobalIdsBecomePositionsByAMapOrAFirstExpert) {
     for (std::int32_t& id : mapped.ids) id = map[static_cast<std::size_t>(id)];
     for (std::int32_t& id : moved.ids) id = id >= 2 ? id - 2 : -1;
     Upload by_map(*device, global), by_first(*device, global);
-    by_map.call.expert_map = on_device.as<const std::int32_t>();
-    by_map.call.map_size = map.size();
+    by_map.call.expert_map = {on_device.as<const std::int32_t>(), map.size()};
     by_first.call.first_expert = 2;
     const WorkspaceLimits limits{.tokens = count, .top_k = 3};
     EXPECT_LE(error_of(reference(problem, weights, mapped), run(layer, by_map, limits)), kMaxError);
@@ -311,7 +311,7 @@ TEST_F(DeviceLayers, TokensOfAnyTypeAndStride) {
       const std::uint64_t size = element_bytes(dtype), stride = (sizes.hidden + 24) * size;
       const Memory x = upload(*device, rows_in(tokens, dtype, stride));
       Upload given(*device, tokens);
-      given.call.x = {x.data(), dtype, count, sizes.hidden, stride};
+      given.call.in.x = {x.data(), dtype, count, sizes.hidden, stride};
       // f16 loses nothing of these bf16 values but the smallest.
       EXPECT_LE(error_of(expected, run(layer, given, {.tokens = count, .top_k = 2})), kMaxError)
           << tensor::name(dtype) << ", " << count;
@@ -340,7 +340,7 @@ TEST_F(DeviceLayers, TokensOfAnyTypeAreQuantizedAlike) {
           const std::uint64_t stride = sizes.hidden * element_bytes(dtype);
           const Memory x = upload(*device, rows_in(tokens, dtype, stride));
           Upload given(*device, tokens);
-          given.call.x = {x.data(), dtype, count, sizes.hidden, stride};
+          given.call.in.x = {x.data(), dtype, count, sizes.hidden, stride};
           EXPECT_EQ(run(layer, given, {.tokens = count, .top_k = 3}), expected)
               << formats::name(format) << " " << static_cast<int>(key) << " " << tensor::name(dtype)
               << ", " << count;
@@ -385,7 +385,7 @@ TEST_F(DeviceLayers, WithoutWeightsEveryChoiceCountsOnce) {
     TestTokens tokens(count, sizes.hidden, 2, sizes.experts, 5);
     std::ranges::fill(tokens.weights, 1.0f);
     Upload given(*device, tokens);
-    given.call.weights = nullptr;
+    given.call.in.weights = {};
     EXPECT_LE(error_of(reference(problem, weights, tokens),
                        run(layer, given, {.tokens = count, .top_k = 2})),
               kMaxError);
@@ -473,12 +473,10 @@ TEST_F(DeviceLayers, RoutingOnTheDeviceIsTheRoutersRouting) {
                                 {.ids = tokens.ids, .weights = tokens.weights}, pool));
       Upload given(*device, tokens);
       const Memory uploaded = upload(*device, logits);
-      given.call.ids = nullptr;
-      given.call.weights = nullptr;
-      given.call.top_k = 0;
+      given.call.in = {{.x = given.call.in.x}};
       given.call.router = &*on_device;
-      given.call.logits = {uploaded.data(), DType::f32, count, sizes.experts,
-                           sizes.experts * sizeof(float)};
+      given.call.in.logits = {uploaded.data(), DType::f32, count, sizes.experts,
+                              sizes.experts * sizeof(float)};
       const std::vector<double> found = run(layer, given, {.tokens = count, .top_k = 3});
       EXPECT_LE(error_of(reference(problem, weights, tokens), found), kMaxError)
           << routing::name(method) << ", " << count;
@@ -531,24 +529,23 @@ TEST_F(DeviceLayers, CallsThatCannotBeAreRefusedBeforeAnythingRuns) {
   };
   given.poison();
   std::vector<std::int32_t> on_host(20, 0);
-  EXPECT_EQ(refused([](DeviceCall& call) { call.x.data = nullptr; }), "cuda.pointer");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.in.x.data = nullptr; }), "cuda.pointer");
   EXPECT_EQ(refused([](DeviceCall& call) { call.out.data = nullptr; }), "cuda.pointer");
-  EXPECT_EQ(refused([](DeviceCall& call) { call.ids = nullptr; }), "cuda.pointer");
-  EXPECT_EQ(refused([](DeviceCall& call) { call.x.data += 2; }), "cuda.pointer");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.in.ids = {}; }), "cuda.pointer");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.in.x.data += 2; }), "cuda.pointer");
   EXPECT_EQ(refused([](DeviceCall& call) { call.out.data += 8; }), "cuda.pointer");
-  EXPECT_EQ(refused([&](DeviceCall& call) { call.ids = on_host.data(); }), "cuda.pointer");
-  EXPECT_EQ(refused([](DeviceCall& call) { call.x.stride = 100; }), "cuda.size");
-  EXPECT_EQ(refused([](DeviceCall& call) { call.x.stride = 130; }), "cuda.size");
-  EXPECT_EQ(refused([](DeviceCall& call) { call.x.columns = 32; }), "cuda.size");
+  EXPECT_EQ(refused([&](DeviceCall& call) { call.in.ids = on_host; }), "cuda.pointer");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.in.x.stride = 100; }), "cuda.size");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.in.x.stride = 130; }), "cuda.size");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.in.x.columns = 32; }), "cuda.size");
   EXPECT_EQ(refused([](DeviceCall& call) { call.out.rows = 9; }), "cuda.size");
-  EXPECT_EQ(refused([](DeviceCall& call) { call.x.dtype = DType::f64; }), "cuda.type");
-  EXPECT_EQ(refused([](DeviceCall& call) { call.x.rows = 11; }), "cuda.workspace");
-  EXPECT_EQ(refused([](DeviceCall& call) { call.top_k = 3; }), "cuda.workspace");
-  EXPECT_EQ(refused([](DeviceCall& call) { call.top_k = 33; }), "cuda.limits");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.in.x.dtype = DType::f64; }), "cuda.type");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.in.x.rows = 11; }), "cuda.workspace");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.in.top_k = 3; }), "cuda.workspace");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.in.top_k = 33; }), "cuda.limits");
   EXPECT_EQ(refused([](DeviceCall& call) { call.form = OutputForm::batches; }), "cuda.call");
-  EXPECT_EQ(refused([](DeviceCall& call) { call.counts = call.ids; }), "cuda.call");
-  EXPECT_EQ(refused([](DeviceCall& call) { call.map_size = 0, call.expert_map = call.ids; }),
-            "cuda.call");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.in.counts = call.in.ids; }), "cuda.call");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.in.ids = call.in.ids.first(19); }), "cuda.size");
   ASSERT_TRUE(device->wait(nullptr));
   for (const double value : given.values()) EXPECT_TRUE(std::isnan(value));
 }

@@ -27,8 +27,10 @@ TEST_F(DeviceLayers, FewTokensAreOneLaunchAndManyASequence) {
   const TestLayer layer = weights();
   const auto result = make(layer);
   ASSERT_TRUE(result) << text(result.why());
-  // Two matrices of each expert.
-  EXPECT_EQ(launched(), std::vector<std::string>(8, "pack"));
+  // Two matrices of each expert; then both of all experts.
+  std::vector<std::string> loading(8, "pack");
+  loading.insert(loading.end(), 2, "row_scales");
+  EXPECT_EQ(launched(), loading);
   const auto space = result->reserve({.tokens = 400, .top_k = 2, .capacity = 10});
   ASSERT_TRUE(space) << text(space.why());
   ASSERT_TRUE(result->apply(call(16), *space, nullptr));
@@ -54,12 +56,40 @@ TEST_F(DeviceLayers, FewTokensAreOneLaunchAndManyASequence) {
   ASSERT_TRUE(result->apply(assignments, *space, nullptr));
   EXPECT_EQ(launched(), (Names{"prepare", "grouped_gemm_n32_mxfp4", "combine_f32"}));
   DeviceCall batches = call(40, 96, 1);
-  batches.counts = std::exchange(batches.ids, nullptr);
-  batches.top_k = 0;
-  batches.capacity = 10;
+  batches.in = {{.x = batches.in.x}, TokenFormat::batched};
+  batches.in.counts = {static_cast<const std::int32_t*>(known(16)), 4};
+  batches.in.capacity = 10;
   batches.form = OutputForm::batches;
   ASSERT_TRUE(result->apply(batches, *space, nullptr));
   EXPECT_EQ(launched(), (Names{"gather", "grouped_gemm_n32_mxfp4", "combine_f32"}));
+}
+
+TEST_F(DeviceLayers, Fp8ActivationsOfManyTokensAreASequenceOfTheirOwn) {
+  const TestLayer layer = weights();
+  ExpertsProblem given = problem(layer, "native");
+  using Names = std::vector<std::string>;
+  struct Way {
+    ActivationKey key;
+    std::uint64_t tokens;
+    std::string gemm;
+  };
+  const Way ways[] = {{ActivationKey::fp8_token, 60, "grouped_gemm_fp8_token_n64"},
+                      {ActivationKey::fp8_token, 200, "grouped_gemm_fp8_token_n160"},
+                      {ActivationKey::fp8_block128, 200, "grouped_gemm_fp8_block_n160"}};
+  for (const Way& way : ways) {
+    given.quantizes = way.key;
+    const auto result = DeviceLayer::make(device_, given, layer.source());
+    ASSERT_TRUE(result) << text(result.why());
+    EXPECT_EQ(result->wide_rows(), 0u);
+    const auto space = result->reserve({.tokens = 200, .top_k = 2});
+    ASSERT_TRUE(space) << text(space.why());
+    launched();
+    EXPECT_EQ(result->kernel({.tokens = way.tokens, .top_k = 2}), "sm90/fp8");
+    ASSERT_TRUE(result->apply(call(way.tokens), *space, nullptr));
+    EXPECT_EQ(launched(), (Names{"prepare", "gather_fp8", way.gemm, "quantize_hidden", way.gemm,
+                                 "combine_f32"}));
+    EXPECT_EQ(result->kernel({.tokens = 40, .top_k = 2}), "sm90/rows");
+  }
 }
 
 TEST_F(DeviceLayers, TokensThatAreFineAsTheyAreAreNotRounded) {
@@ -88,7 +118,7 @@ TEST_F(DeviceLayers, TokensThatAreFineAsTheyAreAreNotRounded) {
   };
   const Names names{"prepare", "grouped_gemm_n32_nvfp4", "combine_f32"};
   expect_launched([](DeviceCall&) {}, 1, names);
-  expect_launched([](DeviceCall& c) { c.x.dtype = DType::f16; }, 6, names);
+  expect_launched([](DeviceCall& c) { c.in.x.dtype = DType::f16; }, 6, names);
   expect_launched([](DeviceCall& c) { c.out.dtype = DType::bf16; }, 1,
                   {"prepare", "grouped_gemm_n32_nvfp4", "combine_bf16"});
 }
@@ -151,10 +181,9 @@ TEST_F(DeviceLayers, WhatIsRoundedTakesAKernelOfItsOwnAndRoutingNone) {
       device_, {.method = routing::Method::renormalize, .experts = 4, .top_k = 2});
   ASSERT_TRUE(router) << text(router.why());
   DeviceCall routed = call(20);
-  routed.ids = nullptr;
-  routed.top_k = 0;
+  routed.in = {{.x = routed.in.x}};
   routed.router = &*router;
-  routed.logits = {static_cast<const std::byte*>(known(20 * 16)), DType::f32, 20, 4, 16};
+  routed.in.logits = {static_cast<const std::byte*>(known(20 * 16)), DType::f32, 20, 4, 16};
   launched();
   ASSERT_TRUE(result->apply(routed, *space, nullptr));
   EXPECT_EQ(launched(),
@@ -211,6 +240,11 @@ struct Packed {
   }
 };
 
+// Weights that are not packed are only scanned, for the GEMM on FP8 tensor cores.
+std::vector<std::string> scanned(WeightFormat format) {
+  return std::vector<std::string>(format == WeightFormat::mxfp4 ? 2 : 0, "row_scales");
+}
+
 TEST_F(DeviceLayers, TensorsOfTheLayoutAreCopiedAsTheyAre) {
   for (const auto& [format, layout] : {std::pair{WeightFormat::mxfp4, "native_sm90.mxfp4"},
                                        std::pair{WeightFormat::mxfp4, "native_sm80.mxfp4"},
@@ -229,7 +263,7 @@ TEST_F(DeviceLayers, TensorsOfTheLayoutAreCopiedAsTheyAre) {
     EXPECT_EQ(layer.down_global[1], format == WeightFormat::nvfp4 ? 0x1p-18f : 1.0f);
     EXPECT_EQ(layer.w13.bias, nullptr);
     EXPECT_GE(result->weight_bytes(), packed.w13.size() + packed.w2.size());
-    EXPECT_TRUE(launched().empty());
+    EXPECT_EQ(launched(), scanned(format));
   }
 }
 
@@ -261,7 +295,7 @@ TEST_F(DeviceLayers, ARankWithAnEmptyShareHoldsZerosAndItsBias) {
           is_gated ? Activation::silu : Activation::relu2_no_mul, 3);
       const auto result = make(layer);
       ASSERT_TRUE(result) << text(result.why());
-      EXPECT_TRUE(launched().empty());
+      EXPECT_EQ(launched(), is_gated ? scanned(format) : std::vector<std::string>{});
       for (const sm90::WeightMatrix& matrix : {result->layer().w13, result->layer().w2})
         EXPECT_TRUE(std::all_of(matrix.tiles, matrix.tiles + 3 * matrix.expert_bytes,
                                 [](std::uint8_t byte) { return byte == 0; }));
@@ -347,16 +381,24 @@ TEST_F(DeviceLayers, CallsThatCannotBeLaunchNothing) {
     EXPECT_EQ(launched().empty(), !done);
     return done ? std::string("accepted") : done.why().id;
   };
-  EXPECT_EQ(refused([](DeviceCall& c) { c.x.data = nullptr; }), "cuda.pointer");
+  EXPECT_EQ(refused([](DeviceCall& c) { c.in.x.data = nullptr; }), "cuda.pointer");
   EXPECT_EQ(refused([](DeviceCall& c) { c.out.data += 4; }), "cuda.pointer");
-  EXPECT_EQ(refused([](DeviceCall& c) { c.ids += 1; }), "cuda.pointer");  // the driver's word
-  EXPECT_EQ(refused([](DeviceCall& c) { c.x.dtype = DType::f64; }), "cuda.type");
-  EXPECT_EQ(refused([](DeviceCall& c) { c.x.stride = 200; }), "cuda.size");
+  EXPECT_EQ(refused([](DeviceCall& c) {
+              c.in.ids = {c.in.ids.data() + 1, 20};
+            }),
+            "cuda.pointer");  // the driver's word
+  EXPECT_EQ(refused([](DeviceCall& c) { c.in.x.dtype = DType::f64; }), "cuda.type");
+  EXPECT_EQ(refused([](DeviceCall& c) { c.in.x.stride = 200; }), "cuda.size");
   EXPECT_EQ(refused([](DeviceCall& c) { c.out.columns = 64; }), "cuda.size");
-  EXPECT_EQ(refused([](DeviceCall& c) { c.x.rows = c.out.rows = 11; }), "cuda.workspace");
-  EXPECT_EQ(refused([](DeviceCall& c) { c.top_k = 40; }), "cuda.limits");
-  EXPECT_EQ(refused([](DeviceCall& c) { c.counts = c.ids; }), "cuda.call");
-  EXPECT_EQ(refused([](DeviceCall& c) { c.ids = nullptr, c.top_k = 0; }), "cuda.call");
+  EXPECT_EQ(refused([](DeviceCall& c) { c.in.x.rows = c.out.rows = 11; }), "cuda.workspace");
+  EXPECT_EQ(refused([](DeviceCall& c) { c.in.top_k = 40; }), "cuda.limits");
+  EXPECT_EQ(refused([](DeviceCall& c) { c.in.ids = c.in.ids.first(19); }), "cuda.size");
+  EXPECT_EQ(refused([](DeviceCall& c) {
+              c.in.weights = {reinterpret_cast<const float*>(c.in.ids.data()), 21};
+            }),
+            "cuda.size");
+  EXPECT_EQ(refused([](DeviceCall& c) { c.in.counts = c.in.ids; }), "cuda.call");
+  EXPECT_EQ(refused([](DeviceCall& c) { c.in = {{.x = c.in.x}}; }), "cuda.call");
   EXPECT_EQ(refused([](DeviceCall&) {}), "accepted");
 }
 

@@ -86,23 +86,20 @@ Result<const Workspace*> DeviceSession::space_for(std::uint64_t tokens, std::uin
 }
 
 Result<Done> DeviceSession::enqueue(DeviceCall call, std::uint64_t top_k, Stream stream) {
-  const auto space = space_for(call.x.rows, top_k);
+  const auto space = space_for(call.in.x.rows, top_k);
   if (!space) return space.why();
-  if (map_size_ != 0) {
-    call.expert_map = reinterpret_cast<const std::int32_t*>(map_.data());
-    call.map_size = map_size_;
-  }
+  if (map_size_ != 0) call.expert_map = {map_.as<const std::int32_t>(), map_size_};
   return layer_->apply(call, **space, stream);
 }
 
 Result<Done> DeviceSession::apply(const SessionCall& call, Stream stream) {
   return enqueue({.is_on_device = call.is_on_device,
-                  .x = call.x,
-                  .top_k = call.top_k,
-                  .ids = call.ids,
-                  .weights = call.weights,
+                  .in = {{.x = call.in.x,
+                          .top_k = call.in.top_k,
+                          .ids = call.in.ids,
+                          .weights = call.in.weights}},
                   .out = call.out},
-                 call.top_k, stream);
+                 call.in.top_k, stream);
 }
 
 Result<Done> DeviceSession::run(const SessionCall& call, Stream stream) {
@@ -113,9 +110,8 @@ Result<Done> DeviceSession::run(const SessionCall& call, Stream stream) {
         .try_this("route first and call apply");
   }
   return enqueue({.is_on_device = call.is_on_device,
-                  .x = call.x,
+                  .in = {{.x = call.in.x, .logits = call.in.logits}},
                   .router = &*router_,
-                  .logits = call.logits,
                   .out = call.out},
                  router_->top_k(), stream);
 }

@@ -3,7 +3,7 @@
 //
 //   auto session = DeviceSession::make(layer, {.router = options});
 //   session->reserve(8192);                            // or at the first call that needs it
-//   session->run({.x = x, .logits = logits, .out = out}, stream);
+//   session->run({.in = {.x = x, .logits = logits}, .out = out}, stream);
 //
 // A call enqueues and returns. One that fits into what is reserved allocates nothing, so it can be
 // captured into a graph; memory that was reserved once stays until the session ends, so graphs stay
@@ -32,12 +32,8 @@ struct SessionOptions {
 
 struct SessionCall {
   bool is_on_device = false;  // see DeviceCall
-  ConstRows x{};              // [T, hidden]
+  Tokens in{};                // run() reads logits, apply() ids and weights
   MutableRows out{};
-  ConstRows logits{};                 // for run(): [T, experts]
-  const std::int32_t* ids = nullptr;  // for apply(): [T, top_k]
-  const float* weights = nullptr;
-  std::uint64_t top_k = 0;
 };
 
 class DeviceSession {

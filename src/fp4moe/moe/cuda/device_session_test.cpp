@@ -25,13 +25,14 @@ class DeviceSessions : public testing::FakeDevice {
   }
   SessionCall tokens(std::uint64_t count) {
     const DeviceCall given = call(count);
-    return {
-        .x = given.x,
-        .out = given.out,
-        .logits = {static_cast<const std::byte*>(known(count * 16 + 64)), DType::f32, count, 4, 16},
-        .ids = given.ids,
-        .weights = static_cast<const float*>(known(count * 8 + 64)),
-        .top_k = 2};
+    const auto* weights = static_cast<const float*>(known(count * 8 + 64));
+    const auto* logits = static_cast<const std::byte*>(known(count * 16 + 64));
+    return {.in = {.x = given.in.x,
+                   .top_k = 2,
+                   .ids = given.in.ids,
+                   .weights = {weights, count * 2},
+                   .logits = {logits, DType::f32, count, 4, 16}},
+            .out = given.out};
   }
   static SessionOptions routed(routing::Method method = routing::Method::renormalize,
                                std::uint64_t top_k = 2) {
@@ -102,13 +103,13 @@ TEST_F(DeviceSessions, WithoutMemoryForMoreACallThatFitsStillRuns) {
 TEST_F(DeviceSessions, WhatACallMayNotBeIsRefusedBeforeAnythingIsEnqueued) {
   DeviceSession result = session(routed());
   SessionCall given = tokens(8);
-  given.x.columns = 64;
+  given.in.x.columns = 64;
   EXPECT_EQ(result.apply(given, nullptr).why().id, "cuda.size");
   given = tokens(8);
-  given.logits.columns = 3;
+  given.in.logits.columns = 3;
   EXPECT_EQ(result.run(given, nullptr).why().id, "cuda.size");
   given = tokens(8);
-  given.top_k = 40;
+  given.in.top_k = 40;
   EXPECT_FALSE(result.apply(given, nullptr));
   EXPECT_TRUE(launched().empty());
 }
@@ -149,10 +150,10 @@ TEST_F(DeviceSessions, KnownAddressesMustStillBeAddressesThatKernelsRead) {
     return done ? std::string("accepted") : done.why().id;
   };
   launched();
-  EXPECT_EQ(refused([](SessionCall& c) { c.x.data = nullptr; }), "cuda.pointer");
+  EXPECT_EQ(refused([](SessionCall& c) { c.in.x.data = nullptr; }), "cuda.pointer");
   EXPECT_EQ(refused([](SessionCall& c) { c.out.data += 4; }), "cuda.pointer");
-  EXPECT_EQ(refused([](SessionCall& c) { c.ids = nullptr; }), "cuda.pointer");
-  EXPECT_EQ(refused([](SessionCall& c) { c.x.stride = 200; }), "cuda.size");
+  EXPECT_EQ(refused([](SessionCall& c) { c.in.ids = {}; }), "cuda.pointer");
+  EXPECT_EQ(refused([](SessionCall& c) { c.in.x.stride = 200; }), "cuda.size");
   EXPECT_TRUE(launched().empty());
   EXPECT_EQ(refused([](SessionCall&) {}), "accepted");
 }

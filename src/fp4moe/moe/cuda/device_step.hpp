@@ -14,6 +14,9 @@ struct DeviceLayer::Kernels {
   kernels::cuda::Function decode_generic = nullptr, decode_bf16 = nullptr,
                           decode_quantized = nullptr;
   std::map<std::uint32_t, kernels::cuda::Function> grouped_gemms{};  // by tokens of a tile
+  kernels::cuda::Function gather_fp8 = nullptr, quantize_hidden = nullptr;
+  // The same, for tokens with one scale each and with block scales.
+  std::map<std::uint32_t, kernels::cuda::Function> fp8_token_gemms{}, fp8_block_gemms{};
 };
 
 // One call: the parameters that its kernels share, and the stream.

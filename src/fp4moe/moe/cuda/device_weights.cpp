@@ -13,6 +13,7 @@
 #include "fp4moe/checkpoint/scale_scan.hpp"
 #include "fp4moe/formats/sm90_scale.hpp"
 #include "fp4moe/kernels/cuda/sm90/pack/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/row_scales/params.hpp"
 
 namespace fp4moe::moe::cuda {
 namespace {
@@ -176,6 +177,7 @@ Result<DeviceWeights> DeviceWeights::make(std::shared_ptr<const kernels::cuda::D
                                                : result.pack_views(source, layer, scalars);
   if (!filled) return filled.why();
   if (const auto placed = result.upload_scalars(scalars, layer); !placed) return placed.why();
+  if (const auto found = result.find_row_scales(layer); !found) return found.why();
   result.staging_.reset();
   result.rows_ = {};
   return result;
@@ -400,6 +402,55 @@ Result<Done> DeviceWeights::upload_scalars(const Scalars& scalars, sm90::LayerPa
     next += round_up(from->size() * sizeof(float), kMemoryAlignment);
   }
   return staging_->finish();
+}
+
+// The largest block scale of every row of weights, for the GEMM on FP8 tensor cores, which takes gated
+// MXFP4 layers.
+Result<Done> DeviceWeights::find_row_scales(sm90::LayerParams& layer) {
+  if (layer.is_gated == 0 || layer.is_nvfp4 != 0 ||
+      device_->family() != kernels::cuda::Family::sm90)
+    return Done{};
+  const Result<kernels::cuda::Function> function = device_->function("fp4moe_sm90_row_scales");
+  if (!function) return function.why();
+  const auto rows = [&](const sm90::WeightMatrix& matrix) {
+    return std::uint64_t{layer.experts} * matrix.m_blocks * sm90::kBlockM;
+  };
+  const std::uint64_t w13_rows = round_up(rows(layer.w13), kMemoryAlignment);
+  const std::uint64_t w2_rows = round_up(rows(layer.w2), kMemoryAlignment);
+  Result<kernels::cuda::Memory> memory =
+      device_->allocate(w13_rows + w2_rows + sizeof(std::uint32_t));
+  if (!memory) return memory.why();
+  row_scales_ = std::move(*memory);
+  auto* const first = row_scales_.as<std::uint8_t>();
+  auto* const wide = reinterpret_cast<std::uint32_t*>(first + w13_rows + w2_rows);
+  if (const auto cleared =
+          device_->clear(reinterpret_cast<std::byte*>(wide), 0, sizeof(*wide), staging_->stream());
+      !cleared)
+    return cleared.why();
+  const std::pair<const sm90::WeightMatrix*, std::uint8_t*> parts[] = {
+      {&layer.w13, first}, {&layer.w2, first + w13_rows}};
+  for (const auto& [matrix, to] : parts) {
+    const sm90::RowScalesParams params{
+        .tiles = matrix->tiles, .k_blocks = matrix->k_blocks, .largest = to, .wide_rows = wide};
+    const auto launched = device_->launch({.function = *function,
+                                           .blocks = layer.experts * matrix->m_blocks,
+                                           .threads = sm90::kRowScalesThreads,
+                                           .has_pdl = true,
+                                           .params = &params},
+                                          staging_->stream());
+    if (!launched) return launched.why();
+  }
+  std::uint32_t found = 0;
+  const auto fetched =
+      device_->download(std::as_writable_bytes(std::span(&found, 1)),
+                        reinterpret_cast<const std::byte*>(wide), staging_->stream());
+  if (!fetched) return fetched.why();
+  if (const auto done = device_->wait(staging_->stream()); !done) return done.why();
+  wide_rows_ = found;
+  if (found != 0) return Done{};
+  layer.w13.row_scales = first;
+  layer.w2.row_scales = first + w13_rows;
+  return Done{};
 }
 
 }  // namespace fp4moe::moe::cuda

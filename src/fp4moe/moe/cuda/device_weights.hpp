@@ -26,7 +26,11 @@ class DeviceWeights {
   static Result<DeviceWeights> make(std::shared_ptr<const kernels::cuda::Device> device,
                                     const ExpertSource& source, sm90::LayerParams& layer);
 
-  std::uint64_t bytes() const { return w13_.size() + w2_.size() + scalars_.size(); }
+  std::uint64_t bytes() const {
+    return w13_.size() + w2_.size() + scalars_.size() + row_scales_.size();
+  }
+  // Rows whose block scales span more than E4M3 holds. With any, the layer has no row scales.
+  std::uint64_t wide_rows() const { return wide_rows_; }
 
  private:
   // Factors and biases of all experts, in their layout on the device.
@@ -44,9 +48,11 @@ class DeviceWeights {
   struct Packing;
   Result<Done> pack_matrix(const Packing& packing);
   Result<Done> upload_scalars(const Scalars& scalars, sm90::LayerParams& layer);
+  Result<Done> find_row_scales(sm90::LayerParams& layer);
 
   std::shared_ptr<const kernels::cuda::Device> device_{};
-  kernels::cuda::Memory w13_{}, w2_{}, scalars_{};
+  kernels::cuda::Memory w13_{}, w2_{}, scalars_{}, row_scales_{};
+  std::uint64_t wide_rows_ = 0;
   // Only while the weights are uploaded.
   std::unique_ptr<Staging> staging_{};
   kernels::cuda::Memory rows_{};  // codes and scales of one expert

@@ -94,7 +94,7 @@ class Computation final : public Experts {
            has.capacity >= wanted.capacity && has.max_rank >= wanted.max_rank;
   }
 
-  // Bytes of the host somewhere on the device; the place stays until it is too small.
+  // Copies bytes of the host to the device; the memory is reused until it is too small.
   Result<std::byte*> put(Memory& memory, std::span<const std::byte> bytes) {
     if (memory.size() < bytes.size()) {
       Result<Memory> result = device_->allocate(bytes.size());
@@ -106,20 +106,20 @@ class Computation final : public Experts {
     return memory.data();
   }
   template <class T>
-  Result<const T*> put(Memory& memory, std::span<const T> values) {
+  Result<std::span<const T>> put(Memory& memory, std::span<const T> values) {
     const auto at = put(memory, std::as_bytes(values));
     if (!at) return at.why();
-    return reinterpret_cast<const T*>(*at);
+    return std::span(reinterpret_cast<const T*>(*at), values.size());
   }
 
   // Inputs that all passes share: the map of experts, and adapters.
   Result<Done> upload_constants(const ExpertsCall& call) {
-    map_at_ = nullptr;
+    map_on_device_ = {};
     adapters_ = {};
     if (!call.expert_map.empty()) {
       const auto at = put(map_, call.expert_map);
       if (!at) return at.why();
-      map_at_ = *at;
+      map_on_device_ = *at;
     }
     return has_adapters(call) ? upload_adapters(call.lora) : Result<Done>(Done{});
   }
@@ -133,7 +133,7 @@ class Computation final : public Experts {
       matrices.resize(round_up(matrices.size(), kMemoryAlignment / sizeof(float)));
       return at;
     };
-    // Distances first, addresses when the memory is known.
+    // Offsets first; they become addresses when the memory is allocated.
     std::vector<std::size_t> places;
     for (const LoraExpert& pair : lora.pairs)
       for (const LowRank* part : {&pair.gate, &pair.up, &pair.down})
@@ -146,8 +146,8 @@ class Computation final : public Experts {
       kernels::cuda::DeviceLowRank result{.rank = static_cast<std::uint32_t>(part.a.rows),
                                           .a_stride = part.a.columns,
                                           .b_stride = part.b.columns};
-      result.a = *base + places[next++];
-      result.b = *base + places[next++];
+      result.a = base->data() + places[next++];
+      result.b = base->data() + places[next++];
       adapters_.max_rank = std::max<std::uint64_t>(adapters_.max_rank, result.rank);
       return result;
     };
@@ -159,7 +159,7 @@ class Computation final : public Experts {
     }
     const auto at = put(pairs_, std::span<const kernels::cuda::DeviceLoraExpert>(pairs));
     if (!at) return at.why();
-    adapters_.pairs = *at;
+    adapters_.pairs = at->data();
     // Vectors of this function are read until the copies are done.
     return device_->wait(stream_.get());
   }
@@ -182,8 +182,7 @@ class Computation final : public Experts {
     if (!at) return at.why();
     return ConstRows{*at, dtype, host_.size() / row, x.columns, row};
   }
-  // Rows of the output that kernels wrote, to their place in `host_`; there when the stream is
-  // done.
+  // Copies rows of the output to `host_`; complete when the stream is done.
   Result<Done> fetch(const MutableRows& rows, std::uint64_t begin, std::uint64_t count) {
     host_.resize(rows.rows * rows.stride);
     const std::uint64_t at = begin * rows.stride;
@@ -192,10 +191,8 @@ class Computation final : public Experts {
   }
 
   DeviceCall start(const ExpertsCall& call, OutputForm form) const {
-    return {.is_quantized = call.in.is_quantized,
-            .factor = call.in.factor,
-            .expert_map = map_at_,
-            .map_size = call.expert_map.size(),
+    return {.in = {{}, call.in.format, call.in.is_quantized, call.in.factor},
+            .expert_map = map_on_device_,
             .adapters = adapters_,
             .weight_on_input = call.weight_on_input,
             .form = form};
@@ -205,27 +202,27 @@ class Computation final : public Experts {
                         const MutableRows& out) {
     const Prepared& in = call.in;
     DeviceCall result = start(call, form);
-    result.top_k = in.top_k;
+    result.in.top_k = in.top_k;
     host_.clear();
     append_rows(in.x, pass.begin, pass.count, host_);
     const auto x = input_rows(in.x);
     if (!x) return x.why();
-    result.x = *x;
+    result.in.x = *x;
     const std::uint64_t first = pass.begin * in.top_k, assignments = pass.count * in.top_k;
     if (assignments != 0) {
       const auto ids = put(ids_, in.ids.subspan(first, assignments));
       if (!ids) return ids.why();
       const auto weights = put(weights_, in.weights.subspan(first, assignments));
       if (!weights) return weights.why();
-      result.ids = *ids;
-      result.weights = *weights;
+      result.in.ids = *ids;
+      result.in.weights = *weights;
     } else {
       return clear_rows(out, pass);
     }
     if (result.adapters.pairs != nullptr) {
       const auto of_token = put(of_token_, in.adapters.subspan(pass.begin, pass.count));
       if (!of_token) return of_token.why();
-      result.adapters.of_token = *of_token;
+      result.in.adapters = *of_token;
     }
     const std::uint64_t each = form == OutputForm::assignments ? in.top_k : 1;
     const auto rows = output_rows(out, pass.count * each);
@@ -249,9 +246,8 @@ class Computation final : public Experts {
   Result<Done> run_batches(const ExpertsCall& call, const HostPass& pass, const MutableRows& out) {
     const Prepared& in = call.in;
     DeviceCall result = start(call, OutputForm::batches);
-    result.expert_map = nullptr;  // batches are by position
-    result.map_size = 0;
-    result.capacity = pass.count;
+    result.expert_map = {};  // batches are by position
+    result.in.capacity = pass.count;
     host_.clear();
     std::vector<std::int32_t> counts, adapters;
     for (std::size_t e = 0; e < in.counts.size(); ++e) {
@@ -265,16 +261,16 @@ class Computation final : public Experts {
     }
     const auto x = input_rows(in.x);
     if (!x) return x.why();
-    result.x = *x;
+    result.in.x = *x;
     const auto at = put(ids_, std::span<const std::int32_t>(counts));
     if (!at) return at.why();
-    result.counts = *at;
+    result.in.counts = *at;
     if (result.adapters.pairs != nullptr) {
       const auto of_token = put(of_token_, std::span<const std::int32_t>(adapters));
       if (!of_token) return of_token.why();
-      result.adapters.of_token = *of_token;
+      result.in.adapters = *of_token;
     }
-    const auto rows = output_rows(out, result.x.rows);
+    const auto rows = output_rows(out, result.in.x.rows);
     if (!rows) return rows.why();
     result.out = *rows;
     if (const auto done = layer_.apply(result, *space_, stream_.get()); !done) return done.why();
@@ -297,7 +293,7 @@ class Computation final : public Experts {
   std::uint64_t max_bytes_;
   std::optional<Workspace> space_{};
   Memory x_{}, out_{}, ids_{}, weights_{}, map_{}, of_token_{}, matrices_{}, pairs_{};
-  const std::int32_t* map_at_ = nullptr;
+  std::span<const std::int32_t> map_on_device_{};
   DeviceAdapters adapters_{};
   std::vector<std::byte> host_{};
 };

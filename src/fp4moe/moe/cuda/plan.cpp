@@ -91,6 +91,18 @@ bool has_fused_activation(const sm90::LayerParams& layer, Family family) {
          layer.input_scales_each == 0;
 }
 
+// FP8 tensor cores pay off from these means of assignments of an expert on (docs/cuda-results.md): below,
+// the time goes into reading and dequantizing weights.
+constexpr std::uint64_t kMinFp8Mean = 24, kMinFp8BlockMean = 96;
+std::uint64_t min_fp8_mean(const sm90::LayerParams& layer) {
+  return layer.quantization == sm90::Quantization::fp8_token ? kMinFp8Mean : kMinFp8BlockMean;
+}
+// Tiles are small up to this one.
+constexpr std::uint64_t kSmallFp8Mean = 56;
+std::uint32_t fp8_tile_tokens(const sm90::LayerParams& layer, std::uint64_t assignments) {
+  return sm90::grouped_gemm_fp8::kTileSizes[assignments <= layer.experts * kSmallFp8Mean ? 0 : 1];
+}
+
 // True if rows of GEMM2 must not be rounded before the weight is applied, or have one factor per
 // expert.
 bool needs_raw(const sm90::LayerParams& layer) {
@@ -174,7 +186,17 @@ sm90::LayerParams as_swiglu(sm90::LayerParams layer) {
   return layer;
 }
 
-CallPlan plan_call(const sm90::LayerParams& layer, const CallSize& size, Family family) {
+bool computes_in_fp8(const sm90::LayerParams& layer, Family family) {
+  const bool is_fp8 = layer.quantization == sm90::Quantization::fp8_block128 ||
+                      layer.quantization == sm90::Quantization::fp8_token;
+  return family == Family::sm90 && is_fp8 && layer.w13.row_scales != nullptr &&
+         layer.w2.row_scales != nullptr && layer.is_gated != 0 && is_fused_act(layer.act) &&
+         layer.first == sm90::FirstRounding::none &&
+         layer.middle != sm90::MiddleRounding::gate_and_result && layer.activations_in_bf16 == 0;
+}
+
+CallPlan plan_call(const sm90::LayerParams& layer, const CallSize& size, Family family,
+                   DeviceLayerOptions options) {
   if (size.assignments() == 0 || layer.experts == 0) return {};
   CallPlan result{.path = Path::rows,
                   .tile_tokens = tile_tokens(layer, size.assignments(), family)};
@@ -183,12 +205,22 @@ CallPlan plan_call(const sm90::LayerParams& layer, const CallSize& size, Family 
                          !(size.in_float32 && fits_l2(layer, size.assignments()));
   result.prescale = sm90::activation_prescale(result.tile_tokens, layer.is_nvfp4 != 0);
   if (family == Family::sm80) return result;
-  const bool may_decode = size.form == OutputForm::summed && !size.has_adapters &&
-                          size.tokens <= sm90::kMaxDecodeTokens && size.top_k <= sm90::kMaxTopK &&
-                          shares_tokens(layer) && layer.intermediate != 0;
+  const bool may_decode = options.allow_decode && size.form == OutputForm::summed &&
+                          !size.has_adapters && size.tokens <= sm90::kMaxDecodeTokens &&
+                          size.top_k <= sm90::kMaxTopK && shares_tokens(layer) &&
+                          layer.intermediate != 0;
   if (may_decode) {
     result.decode = sm90::decode_shape(layer, static_cast<std::uint32_t>(size.tokens));
     if (result.decode.tile_tokens != 0) result.path = Path::decode;
+  }
+  result.is_fp8 = options.allow_fp8 && result.path == Path::rows &&
+                  computes_in_fp8(layer, family) && !size.has_adapters && !size.is_quantized &&
+                  size.assignments() >= layer.experts * min_fp8_mean(layer);
+  if (result.is_fp8) {
+    result.tile_tokens = fp8_tile_tokens(layer, size.assignments());
+    result.has_fused_activation = true;
+    result.prescale = 1;
+    return result;
   }
   result.is_block_sorted =
       result.has_fused_activation && !size.is_batched &&
@@ -236,7 +268,8 @@ WorkspaceKey workspace_key(const sm90::LayerParams& layer, Family family) {
           .w2_m_blocks = layer.w2.m_blocks,
           .w2_k_blocks = layer.w2.k_blocks,
           .has_fused_activation = has_fused_activation(layer, family),
-          .needs_raw = needs_raw(layer)};
+          .needs_raw = needs_raw(layer),
+          .computes_in_fp8 = computes_in_fp8(layer, family)};
 }
 
 DeviceLimits limits_of(const kernels::cuda::Device& device) {
@@ -296,6 +329,15 @@ Result<WorkspacePlan> plan_workspace(const sm90::LayerParams& layer, const Works
   set(Region::y, std::max(row_bytes(rows, key.w2_m_blocks, 2),
                           row_bytes(max_rows(raw_assignments, key.experts), key.w2_m_blocks, 4)));
   set(Region::h, row_bytes(rows, key.w2_k_blocks, 2));
+  if (key.computes_in_fp8) {
+    const auto fp8_bytes = [&](std::uint32_t k_blocks) {
+      return rows * sm90::grouped_gemm_fp8::token_blocks(k_blocks) *
+             sm90::grouped_gemm_fp8::token_row_bytes(true);
+    };
+    set(Region::x, std::max(row_bytes(rows, key.w13_k_blocks, 2), fp8_bytes(key.w13_k_blocks)));
+    set(Region::h_fp8, fp8_bytes(key.w2_k_blocks));
+    set(Region::token_scales, 2 * rows * sizeof(float));
+  }
   if (!key.has_fused_activation || has_rank) set(Region::raw, row_bytes(rows, key.w13_m_blocks, 4));
   if (has_rank) set(Region::low, rows * limits.max_rank * sizeof(float));
   const auto few = static_cast<std::uint32_t>(std::min<std::uint64_t>(

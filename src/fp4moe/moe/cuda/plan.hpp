@@ -16,6 +16,7 @@
 #include "fp4moe/kernels/cuda/sm80/grouped_gemm/shape.hpp"
 #include "fp4moe/kernels/cuda/sm90/decode/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/grouped_gemm/shape.hpp"
+#include "fp4moe/kernels/cuda/sm90/grouped_gemm_fp8/shape.hpp"
 #include "fp4moe/moe/cuda/sizes.hpp"
 #include "fp4moe/moe/experts.hpp"
 
@@ -50,6 +51,7 @@ enum class Path : std::uint8_t { nothing, decode, rows };
 struct CallPlan {
   Path path = Path::nothing;
   sm90::DecodeShape decode{};
+  bool is_fp8 = false;                // GEMMs on FP8 tensor cores, see computes_in_fp8
   bool has_fused_activation = false;  // the epilogue of GEMM1 computes the activation
   bool has_bf16_rows = false;         // GEMM2 writes bf16 instead of float32
   bool is_block_sorted = false;       // every block of the GEMM sorts the assignments
@@ -57,7 +59,13 @@ struct CallPlan {
   float prescale = 1;  // of tokens, see activation_prescale
 };
 CallPlan plan_call(const sm90::LayerParams& layer, const CallSize& size,
-                   Family family = Family::sm90);
+                   Family family = Family::sm90, DeviceLayerOptions options = {});
+
+// True if calls of many tokens run on FP8 tensor cores: MXFP4 weights whose rows fit into E4M3, activations
+// in E4M3 with a scale for each token or for every 128 columns, and an activation function that the
+// epilogue of GEMM1 has. h is rounded to bf16 before it is quantized. With one scale for all tokens the
+// kernels for bf16 are as fast: their epilogue quantizes h.
+bool computes_in_fp8(const sm90::LayerParams& layer, Family family = Family::sm90);
 
 // Token tiles that the first two work tiles of every block read. Gather fills them, the deferred
 // gather fills the others. `tile`: max tokens of a tile.

@@ -61,7 +61,7 @@ TEST(Plan, AnEmptyShareOfTheIntermediateSizeIsOneBlockOfPadding) {
   EXPECT_EQ(empty.w2.m_blocks, 3);
   EXPECT_EQ(empty.w2.k_blocks, 1);
   EXPECT_EQ(empty.w2.expert_bytes, 3 * 2176);
-  // Decode waits for every column of h, and here nobody leaves one.
+  // Decode waits for every column of h, and here no block writes one.
   EXPECT_EQ(plan_call(empty, {.tokens = 1, .top_k = 2}).path, Path::rows);
   const auto space = plan_workspace(empty, {.tokens = 4, .top_k = 2}, {.blocks = 132});
   ASSERT_TRUE(space) << text(space.why());
@@ -113,7 +113,7 @@ TEST(Plan, FewTokensAreDecodedInOneLaunch) {
   EXPECT_EQ(plan(problem, {.tokens = 1, .top_k = 4, .form = OutputForm::assignments}).path,
             Path::rows);
   EXPECT_EQ(plan(problem, {.tokens = 1, .top_k = 4, .has_adapters = true}).path, Path::rows);
-  // Tokens of so wide a layer leave no room for weights.
+  // Tokens of so wide a layer leave no shared memory for weights.
   EXPECT_EQ(plan(problem_of(8, 16384, 2880), {.tokens = 16, .top_k = 4}).path, Path::rows);
 }
 

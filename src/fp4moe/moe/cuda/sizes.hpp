@@ -13,10 +13,17 @@ struct CallSize {
   std::uint64_t tokens = 0, top_k = 0;  // batches: experts * capacity, 1
   OutputForm form = OutputForm::summed;
   bool has_adapters = false;
-  bool in_float32 = false;  // the output
-  bool is_batched = false;  // the input
+  bool in_float32 = false;    // the output
+  bool is_batched = false;    // the input
+  bool is_quantized = false;  // x holds decoded values
 
   std::uint64_t assignments() const { return tokens * top_k; }
+};
+
+// Paths that a layer may take.
+struct DeviceLayerOptions {
+  bool allow_decode = true;  // false: few tokens also take the path `rows`
+  bool allow_fp8 = true;     // false: FP8 activations are multiplied in bf16, too
 };
 
 // The largest calls that memory is reserved for.
@@ -39,6 +46,7 @@ enum class Region : std::uint8_t {
   block_sort,  // tables of blocks that sort
   x,           // tokens in tiles, or converted
   h,           // the activation's output in tiles
+  h_fp8, token_scales,  // h in E4M3, and the scales of x's and h's rows
   y,           // rows of GEMM2
   raw,         // rows of GEMM1, where its epilogue does not compute the activation
   low,         // A_down h of adapters
@@ -56,7 +64,7 @@ struct WorkspaceKey {
   std::uint32_t experts = 0, hidden = 0;
   std::uint32_t w13_m_blocks = 0, w13_k_blocks = 0;
   std::uint32_t w2_m_blocks = 0, w2_k_blocks = 0;
-  bool has_fused_activation = false, needs_raw = false;
+  bool has_fused_activation = false, needs_raw = false, computes_in_fp8 = false;
 
   friend bool operator==(const WorkspaceKey&, const WorkspaceKey&) = default;
 };

@@ -15,7 +15,7 @@ namespace fp4moe::moe::exchange {
 struct ExchangeOptions {
   Communicator* ranks = nullptr;       // outlives the exchange
   std::uint64_t experts = 0;           // physical, of all ranks together
-  checkpoint::Rank expert_parallel{};  // without a communicator: whose experts are here
+  checkpoint::Rank expert_parallel{};  // without a communicator: the rank whose experts are here
   checkpoint::Placement placement = checkpoint::Placement::linear;
   ThreadPool* pool = nullptr;    // outlives the exchange; null: the caller's thread does all
   std::uint64_t max_tokens = 0;  // per rank; batches are made for so many

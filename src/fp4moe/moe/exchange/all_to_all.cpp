@@ -69,7 +69,7 @@ class AllToAll final : public RankedExchange {
     return unpack(shape, codec);
   }
 
-  // Which tokens go to which rank, each list ascending.
+  // Lists the tokens that go to each rank, in ascending order.
   void find_targets(const Tokens& tokens) {
     sent_.assign(ranks_.size(), {});
     for (std::uint64_t token = 0; token < tokens_; ++token)

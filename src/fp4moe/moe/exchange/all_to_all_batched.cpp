@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/base/checked.hpp"
+#include "fp4moe/moe/exchange/batches.hpp"
 #include "fp4moe/moe/exchange/makers.hpp"
 #include "fp4moe/moe/exchange/ranked.hpp"
 #include "fp4moe/moe/exchange/sums.hpp"
@@ -128,16 +128,9 @@ class AllToAllBatched final : public RankedExchange {
   }
 
   Result<Prepared> unpack(const TokenShape& shape, RowCodec& codec) {
-    capacity_ = max_tokens_ * ranks_.size();
-    const std::uint64_t factors[] = {owners_.here, max_tokens_, ranks_.size(),
-                                     codec.arrived_bytes()};
-    const auto bytes = checked_product(factors);
-    if (!bytes)
-      return error(ErrorCode::exhausted, "exchange.capacity", "batches do not fit 64 bits");
-    if (const auto done = reserve(x_, *bytes); !done) return done.why();
-    const MutableRows x = codec.arrived(x_, owners_.here * capacity_);
-    counts_.assign(owners_.here, 0);
-    adapters_.assign(shape.adapters > 0 ? x.rows : 0, -1);
+    const auto open =
+        batches_.open(owners_.here, max_tokens_, ranks_.size(), codec, shape.adapters > 0);
+    if (!open) return open.why();
     places_.clear();
     for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank) {
       const Fields<const std::byte> from(shape, parcel_.received_from(rank).data(),
@@ -146,32 +139,25 @@ class AllToAllBatched final : public RankedExchange {
         std::int32_t local = 0;
         std::memcpy(&local, from.ids + 4 * i, 4);
         const auto expert = static_cast<std::uint64_t>(local);
-        if (local < 0 || expert >= owners_.here ||
-            static_cast<std::uint64_t>(counts_[expert]) >= capacity_)
+        if (local < 0 || expert >= owners_.here || batches_.is_full(expert))
           return error(ErrorCode::mismatch, "exchange.peer",
                        fmt::format("rank {} sends tokens to a batch that is not there", rank))
-              .expects(fmt::format("one of {} experts, at most {} tokens", owners_.here, capacity_),
+              .expects(fmt::format("one of {} experts, at most {} tokens", owners_.here,
+                                   batches_.capacity()),
                        fmt::format("local expert {}", local));
-        const std::uint64_t row =
-            expert * capacity_ + static_cast<std::uint64_t>(counts_[expert]++);
-        codec.unpack(from.rows + i * shape.row, x, row);
-        places_.push_back(row);
-        if (shape.adapters > 0) std::memcpy(&adapters_[row], from.adapters + 4 * i, 4);
+        places_.push_back(batches_.add(expert, from.rows + i * shape.row, codec));
+        if (std::int32_t* const adapter = batches_.adapter(places_.back()))
+          std::memcpy(adapter, from.adapters + 4 * i, 4);
       }
     }
-    return Prepared{{.x = x, .adapters = adapters_},
-                    TokenFormat::batched,
-                    codec.is_quantized(),
-                    codec.factor(),
-                    counts_,
-                    capacity_};
+    return batches_.prepared(codec);
   }
 
   Result<Done> combine(const ExpertsOutput& output, const MutableRows& out) override {
     if (!places_.empty() && (output.form != OutputForm::batches || output.is_weighted))
       return wrong_form(traits().name, output.form,
                         "unweighted batches (the experts delegate weighing)");
-    const std::uint64_t rows = places_.empty() ? 0 : owners_.here * capacity_;
+    const std::uint64_t rows = places_.empty() ? 0 : batches_.rows();
     if (const auto fine = check_output(output, out, {tokens_, rows, 1}); !fine) return fine.why();
     const std::uint64_t row_bytes = out.columns * element_bytes(out.dtype);
     parcel_.step = "combine batches";
@@ -209,7 +195,7 @@ class AllToAllBatched final : public RankedExchange {
   std::string group_;
   std::uint64_t max_tokens_;
   Owners owners_;
-  std::uint64_t tokens_ = 0, capacity_ = 0;
+  std::uint64_t tokens_ = 0;
   std::vector<Choice> choices_{};
   std::vector<std::vector<Sent>> sent_{};     // to each rank
   std::vector<Return> returns_{};             // of each token in turn
@@ -217,8 +203,7 @@ class AllToAllBatched final : public RankedExchange {
   std::vector<std::uint64_t> received_{};     // rows from each rank
   std::vector<std::uint64_t> places_{};       // of the received rows in the batches
   Parcel parcel_{};
-  tensor::Buffer x_{};
-  std::vector<std::int32_t> counts_{}, adapters_{};
+  Batches batches_{};
 };
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/base/checked.hpp"
+#include "fp4moe/moe/exchange/batches.hpp"
 #include "fp4moe/moe/exchange/makers.hpp"
 #include "fp4moe/moe/exchange/sums.hpp"
 #include "fp4moe/moe/exchange/wire.hpp"
@@ -31,33 +31,21 @@ class Batched final : public Exchange {
     if (const auto fine = check_tokens(tokens, options, traits()); !fine) return fine.why();
     if (const auto fine = assign(tokens, options); !fine) return fine.why();
     RowCodec codec(tokens.x, options.quantizer);
-    const std::uint64_t rows = owners_.here * capacity_;
-    const auto bytes = checked_multiply(rows, codec.arrived_bytes());
-    if (!bytes || rows / capacity_ != owners_.here)
-      return error(ErrorCode::exhausted, "exchange.capacity", "batches do not fit 64 bits");
-    if (const auto done = reserve(x_, *bytes); !done) return done.why();
-    const MutableRows x = codec.arrived(x_, rows);
+    const auto open = batches_.open(owners_.here, capacity_, 1, codec, !tokens.adapters.empty());
+    if (!open) return open.why();
     packed_.resize(codec.packed_bytes());
-    adapters_.assign(tokens.adapters.empty() ? 0 : rows, -1);
-    counts_.assign(owners_.here, 0);
     for (std::uint64_t expert = 0; expert < owners_.here; ++expert)
       for (const Member& member : members_[expert]) {
-        const std::uint64_t row =
-            expert * capacity_ + static_cast<std::uint64_t>(counts_[expert]++);
         codec.pack(tokens.x, member.token,
                    options.weight_on_input ? &tokens.weights[member.token] : nullptr,
                    packed_.data());
-        codec.unpack(packed_.data(), x, row);
-        if (!adapters_.empty()) adapters_[row] = tokens.adapters[member.token];
+        const std::uint64_t row = batches_.add(expert, packed_.data(), codec);
+        if (std::int32_t* const adapter = batches_.adapter(row))
+          *adapter = tokens.adapters[member.token];
       }
     tokens_ = tokens.x.rows;
     is_open_ = true;
-    return Prepared{{.x = x, .adapters = adapters_},
-                    TokenFormat::batched,
-                    codec.is_quantized(),
-                    codec.factor(),
-                    counts_,
-                    capacity_};
+    return batches_.prepared(codec);
   }
 
   Result<Done> finalize(const ExpertsOutput& output, const MutableRows& out) override {
@@ -65,7 +53,7 @@ class Batched final : public Exchange {
     if (output.form == OutputForm::assignments)
       return wrong_form(traits().name, output.form, "batches or summed rows");
     const bool is_summed = output.form == OutputForm::summed;
-    const std::uint64_t rows = is_summed ? tokens_ : owners_.here * capacity_;
+    const std::uint64_t rows = is_summed ? tokens_ : batches_.rows();
     if (const auto fine = check_output(output, out, {tokens_, rows, 1}); !fine) return fine.why();
     is_open_ = false;
     if (is_summed) {
@@ -121,8 +109,7 @@ class Batched final : public Exchange {
   std::uint64_t tokens_ = 0;
   std::vector<std::vector<Member>> members_{};  // of each local expert
   std::vector<Choice> choices_{};
-  std::vector<std::int32_t> counts_{}, adapters_{};
-  tensor::Buffer x_{};
+  Batches batches_{};
   std::vector<std::byte> packed_{};
 };
 

@@ -62,7 +62,7 @@ std::span<const std::byte> Parcel::received_from(std::uint64_t rank) const {
 
 Result<Done> reserve(tensor::Buffer& buffer, std::uint64_t bytes) {
   if (buffer.size() >= bytes) return Done{};
-  buffer = tensor::Buffer{};  // first: the old one need not stay while the new one is found
+  buffer = tensor::Buffer{};  // first: the old one is freed before the new one is allocated
   auto grown = tensor::Buffer::allocate(bytes);
   if (!grown) return grown.why();
   buffer = *std::move(grown);
@@ -142,7 +142,7 @@ Result<Done> Communicator::agree(std::string_view description) {
   for (std::uint64_t rank = 1; rank < size_; ++rank) {
     if (said_by(rank) == said_by(0)) continue;
     const auto [first, other] = difference(said_by(0), said_by(rank));
-    // Everybody has seen it: nobody needs to be told.
+    // All ranks have seen it: none needs a message.
     broken_ =
         error(ErrorCode::mismatch, "comm.disagree", "the ranks do not agree")
             .expects(fmt::format("{} (rank 0)", first), fmt::format("{} (rank {})", other, rank))

@@ -3,7 +3,7 @@
 //   all_gather   every rank gets every rank's bytes, in rank order
 //   all_to_all   every rank gets the bytes meant for it, in rank order
 //
-// Nobody waits for ever. A step ends with an error on every rank when one of them leaves, reports
+// No rank waits for ever. A step ends with an error on every rank when one of them leaves, reports
 // an error of its own (abort), takes another step or other sizes than the rest, or does nothing
 // until the deadline; from then on every step fails at once with the same error. Nothing is summed
 // here: see sums.hpp.

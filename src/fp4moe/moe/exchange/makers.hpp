@@ -37,7 +37,7 @@ Error no_prepare(std::string_view exchange);
 Error wrong_form(std::string_view exchange, OutputForm form, std::string_view expected);
 
 // The experts of one token, each once: weights of an expert that is listed twice are added, in the
-// place of the first. Numbers that lead nowhere are left out.
+// place of the first. Unassigned ids are left out.
 struct Choice {
   Owners::ExpertOwner place{};
   float weight = 0.0f;

@@ -1,6 +1,6 @@
 // Steps over MPI, made of messages from rank to rank rather than of MPI's collectives: so a rank
-// knows whom it waits for, sizes and steps are compared before bytes are taken, and a message may
-// be longer than an int can say.
+// knows which rank it waits for, sizes and steps are compared before bytes are taken, and a message
+// may be longer than an int can say.
 //
 //   a step     a head to every other rank (which step, how many bytes), then its bytes in pieces
 //   control    an own channel for words that may come at any time: "I give up, because ...", and
@@ -108,7 +108,7 @@ class Watch {
 
  private:
   void look() {
-    constexpr auto kLook = std::chrono::milliseconds(100);  // at the wish to stop
+    constexpr auto kLook = std::chrono::milliseconds(100);  // for an interrupt
     const auto deadline = Clock::now() + deadline_;
     std::unique_lock lock(mutex_);
     while (!changed_.wait_until(lock, std::min(deadline, Clock::now() + kLook),
@@ -137,7 +137,7 @@ struct Flight {
   std::vector<bool> is_through{};                 // everything from this rank is here
 };
 
-// Gives the CPU away after a while: ranks may outnumber the cores.
+// Yields the CPU after a while: ranks may outnumber the cores.
 class Patience {
  public:
   void wait() {
@@ -307,7 +307,7 @@ class MpiRank final : public Communicator {
         return rank_left(r, step.parcel.step);
     }
     if (Clock::now() - last_progress < options_.deadline) return Done{};
-    if (missing.empty())  // all came, but somebody does not take what this rank sends
+    if (missing.empty())  // all came, but a rank does not take what this rank sends
       for (std::uint64_t r = 0; r < size(); ++r)
         if (r != rank()) missing.push_back(r);
     return past_deadline(missing, step.parcel.step, options_.deadline);
@@ -382,7 +382,7 @@ class MpiRank final : public Communicator {
     std::optional<Watch> watch;
     try {
       watch.emplace(options_.on_stuck, options_.close_deadline, &not_ended);
-    } catch (const std::exception&) {  // no thread to be had: nobody looks
+    } catch (const std::exception&) {  // no thread available: a stuck rank is not noticed
     }
     MPI_Waitall(static_cast<int>(notice_requests_.size()), notice_requests_.data(),
                 MPI_STATUSES_IGNORE);

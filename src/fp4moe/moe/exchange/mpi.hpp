@@ -15,8 +15,8 @@ std::string mpi_version();  // of the library in use, one line; empty without MP
 struct MpiOptions : CommunicatorOptions {
   // Starting and ending MPI wait for all ranks, without a limit of their own. When one of them takes
   // longer than this, or is interrupted, on_stuck ends the process: it is called on another thread and
-  // must not return. Without it nobody looks, and a rank whose others do not end leaves without ending
-  // MPI.
+  // must not return. Without it a stuck rank is not noticed, and a rank whose others do not end
+  // leaves without ending MPI.
   std::chrono::milliseconds start_deadline{25'000};
   std::chrono::milliseconds close_deadline{600'000};
   std::function<void(const Error&)> on_stuck{};

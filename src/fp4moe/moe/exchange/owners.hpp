@@ -1,4 +1,4 @@
-// Which rank holds an expert, and as which of its own.
+// The rank that holds an expert, and the expert's position there.
 #pragma once
 #include <cstdint>
 #include <optional>

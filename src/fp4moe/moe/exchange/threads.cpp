@@ -1,7 +1,7 @@
-// A step has two parts. First everybody arrives with a parcel; as long as one is missing, nobody
-// touches another's memory, and waiting can end with an error. Once all are there, everybody copies
-// from the others and nobody goes before the last one has copied: that part cannot fail and takes
-// no longer than the copying.
+// A step has two parts. First all ranks arrive with a parcel; as long as one is missing, none
+// touches another's memory, and waiting can end with an error. Once all are there, each copies from
+// the others and none leaves before the last one has copied: that part cannot fail and takes no
+// longer than the copying.
 #include "fp4moe/moe/exchange/threads.hpp"
 
 #include <algorithm>
@@ -133,7 +133,7 @@ class ThreadRank final : public Communicator {
 
   Result<Done> wait_for_all(std::uint64_t number, std::unique_lock<std::mutex>& lock) {
     const std::string_view step = group_->seats[rank()].step;
-    constexpr auto kLook = std::chrono::milliseconds(100);  // at the wish to stop
+    constexpr auto kLook = std::chrono::milliseconds(100);  // for an interrupt
     const auto deadline = Clock::now() + group_->options.deadline;
     while (group_->opened <= number) {
       if (group_->failure) return group_->failure_for(rank());
@@ -154,7 +154,7 @@ class ThreadRank final : public Communicator {
     return Done{};
   }
 
-  // Without the lock: seats do not change before everybody has copied.
+  // Without the lock: seats do not change before all ranks have copied.
   Result<Done> copy(const Step& step) const {
     for (std::uint64_t from = 0; from < size(); ++from) {
       if (from == rank()) continue;

@@ -1,4 +1,4 @@
-// Which token goes through which expert: the assignments of a call, grouped by expert.
+// The assignments of a call, grouped by expert.
 #pragma once
 #include <cstddef>
 #include <cstdint>

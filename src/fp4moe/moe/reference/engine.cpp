@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kAssignments = 256;
 
 // (A x): the small half of a low-rank addition.
-void multiply_low(const FloatMatrix& a, std::span<const double> x, std::vector<double>& out) {
+void lora_low(const FloatMatrix& a, std::span<const double> x, std::vector<double>& out) {
   out.assign(a.rows, 0.0);
   for (std::uint64_t r = 0; r < a.rows; ++r) {
     const std::span<const float> row = a.row(r);
@@ -69,9 +69,9 @@ class Computation final : public ReferenceExperts {
                                           : group_rows(call, problem_.shape.experts, begin, end);
       reserve(groups.assignments.size(), call.lora);
       gather(call, groups);
-      multiply_first(call, groups);
+      gemm1(call, groups);
       activate_assignments(call, groups);
-      multiply_second(call, groups, form);
+      gemm2(call, groups, form);
       if (form == OutputForm::summed)
         sum_rows(groups, begin, end, out);
       else
@@ -187,7 +187,7 @@ class Computation final : public ReferenceExperts {
       std::size_t count = 0;
       for (; assignment < end && count < tokens.size(); ++assignment)
         tokens[count++] = token_of(assignment);
-      multiply_panel(
+      gemm_panel(
           panel, std::span(tokens).first(count),
           reinterpret_cast<double(*)[kPanelRows]>(space_.sums[who].data() + done * kPanelRows));
       done += count;
@@ -195,7 +195,7 @@ class Computation final : public ReferenceExperts {
     return {space_.sums[who], std::min<std::uint64_t>(kPanelRows, matrix.rows - task.row)};
   }
 
-  void multiply_first(const ExpertsCall& call, const AssignmentGroups& groups) {
+  void gemm1(const ExpertsCall& call, const AssignmentGroups& groups) {
     const std::vector<Task> tasks = tasks_of(groups, problem_.shape.w13_rows());
     pool_->run_ranges(tasks.size(), 1, [&](std::size_t index, std::size_t, std::size_t who) {
       const Task& task = tasks[index];
@@ -247,7 +247,7 @@ class Computation final : public ReferenceExperts {
       for (double& value : x) value *= double{call.in.factor};
     const auto add = [&](const LowRank& pair, std::uint64_t at) {
       if (pair.empty()) return;
-      multiply_low(pair.a, x, row);
+      lora_low(pair.a, x, row);
       for (std::uint64_t i = 0; i < pair.b.rows; ++i) {
         double& value = first[at + i];
         value += dot_row(pair.b, i, row);
@@ -280,7 +280,7 @@ class Computation final : public ReferenceExperts {
             middle[i] = activated(first[i], first[ups + i]);
           if (const LoraExpert* adapter = adapter_of(call, assignment);
               adapter && !adapter->down.empty())
-            multiply_low(adapter->down.a, middle, space_.low_down[index]);
+            lora_low(adapter->down.a, middle, space_.low_down[index]);
           else if (!space_.low_down.empty())
             space_.low_down[index].clear();
           if (is_watched(assignment)) {
@@ -330,7 +330,7 @@ class Computation final : public ReferenceExperts {
     return rounded_to_bf16(value * router_weight(assignment, how));
   }
 
-  void multiply_second(const ExpertsCall& call, const AssignmentGroups& groups, OutputForm form) {
+  void gemm2(const ExpertsCall& call, const AssignmentGroups& groups, OutputForm form) {
     const std::vector<Task> tasks = tasks_of(groups, problem_.shape.hidden);
     pool_->run_ranges(tasks.size(), 1, [&](std::size_t index, std::size_t, std::size_t who) {
       const Task& task = tasks[index];
@@ -405,7 +405,7 @@ class Computation final : public ReferenceExperts {
     });
   }
 
-  // Assignments of no expert here become zeros, so that nobody ever reads what was not written.
+  // Assignments of no expert here become zeros, so that no memory is read before it is written.
   void write_assignments(const AssignmentGroups& groups, OutputForm form, std::uint64_t begin,
                          std::uint64_t end, const MutableRows& out) {
     pool_->run(groups.assignments.size(), [&](std::size_t index) {

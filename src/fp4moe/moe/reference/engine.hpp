@@ -1,6 +1,6 @@
-// The reference engine: any backend's numbers, computed for truth. Sums are float64, rounding
-// happens exactly where the backend's Numerics say, and nothing else is rounded. Multi-threaded and
-// blocked, so that whole layers of real models can be checked in seconds.
+// The reference engine: any backend's numerics, computed as ground truth. Sums are float64,
+// rounding happens exactly where the backend's Numerics say, and nothing else is rounded.
+// Multi-threaded and blocked, so that whole layers of real models can be checked in seconds.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace fp4moe::moe::reference {
 
-// The stages of one assignment, for those who want to see where two computations part.
+// The stages of one assignment, to see where two computations differ.
 struct Trace {
   std::uint64_t assignment = 0;  // row * top_k + choice; for batched tokens the row
   bool is_seen = false;          // the assignment was computed
@@ -23,7 +23,7 @@ struct Trace {
 
 class ReferenceExperts : public Experts {
  public:
-  // Filled by the next calls of compute; null: nobody looks.
+  // Filled by the next calls of compute; null: not wanted.
   virtual void watch(Trace* trace) = 0;
 };
 

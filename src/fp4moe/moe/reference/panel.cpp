@@ -40,8 +40,8 @@ Values values_of(const Fp4Matrix& matrix, std::uint8_t scale) {
 constexpr std::size_t kTile = 4;
 
 template <std::size_t Tokens>
-void multiply_tile(std::span<const double> panel, const double* const* tokens,
-                   double (*out)[kPanelRows]) {
+void gemm_tile(std::span<const double> panel, const double* const* tokens,
+               double (*out)[kPanelRows]) {
   double sums[Tokens][kPanelRows] = {};
   const std::size_t depth = panel.size() / kPanelRows;
   const double* rows = panel.data();
@@ -77,12 +77,12 @@ void dequantize_panel(const Fp4Matrix& matrix, std::uint64_t first, std::span<do
   }
 }
 
-void multiply_panel(std::span<const double> panel, std::span<const double* const> tokens,
-                    double (*out)[kPanelRows]) {
+void gemm_panel(std::span<const double> panel, std::span<const double* const> tokens,
+                double (*out)[kPanelRows]) {
   std::size_t t = 0;
   for (; t + kTile <= tokens.size(); t += kTile)
-    multiply_tile<kTile>(panel, tokens.data() + t, out + t);
-  for (; t < tokens.size(); ++t) multiply_tile<1>(panel, tokens.data() + t, out + t);
+    gemm_tile<kTile>(panel, tokens.data() + t, out + t);
+  for (; t < tokens.size(); ++t) gemm_tile<1>(panel, tokens.data() + t, out + t);
 }
 
 }  // namespace fp4moe::moe::reference

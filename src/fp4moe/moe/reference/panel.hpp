@@ -1,4 +1,4 @@
-// Products with FP4 matrices in float64, eight rows at a time. A panel holds eight dequantized rows
+// GEMM with FP4 matrices in float64, eight rows at a time. A panel holds eight dequantized rows
 // side by side, [k][8], so that the eight sums of a token run in the order of k and the compiler
 // can keep them in vector registers. The value of an element of the result depends on its row and
 // token alone.
@@ -28,7 +28,7 @@ struct Fp4Matrix {
 void dequantize_panel(const Fp4Matrix& matrix, std::uint64_t first, std::span<double> panel);
 
 // out[t][r] = sum over k of panel[k][r] * tokens[t][k], in the order of k.
-void multiply_panel(std::span<const double> panel, std::span<const double* const> tokens,
-                    double (*out)[kPanelRows]);
+void gemm_panel(std::span<const double> panel, std::span<const double* const> tokens,
+                double (*out)[kPanelRows]);
 
 }  // namespace fp4moe::moe::reference

@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 7> kRouterNames{
 
 std::string_view yes(bool value) { return value ? "yes" : ""; }
 
-// Grouping that groups nothing: dropping it leaves the choice as it is.
+// Grouping without effect: dropping it does not change the choice.
 bool is_trivial(const RouterSetting& setting) {
   if (setting.config.groups > 1 || setting.config.chosen_groups > 1) return false;
   const bool scales = setting.config.scale.value_or(1) != 1;

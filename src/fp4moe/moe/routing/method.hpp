@@ -93,7 +93,7 @@ enum class ConfigEra : std::uint8_t { spring, august, vllm_033 };
 // The method a configuration advertises to kernels that route themselves.
 Method advertised_method(const RouterConfig& config, ConfigEra policy_date);
 
-// Which of the reference's routers serves a layer.
+// The reference's router that serves a layer.
 enum class RouterKind : std::uint8_t {
   simulated,
   zero_experts,

@@ -17,7 +17,7 @@ using tensor::DType;
 constexpr std::array<std::string_view, 2> kSimulations{"uniform_random", "normal_routing"};
 constexpr std::size_t kGrain = 32;  // rows a thread takes at a time
 
-// Grouping that cannot be is skipped, as the reference does.
+// Impossible grouping is skipped, as in the reference.
 bool groups_apply(const RouterOptions& options, std::uint64_t columns) {
   return options.groups > 1 && columns > options.groups && columns % options.groups == 0;
 }

@@ -36,7 +36,7 @@ struct RouterOptions {
   std::uint64_t groups = 0, chosen_groups = 0;  // up to one group: not grouped
   std::vector<float> bias{};                    // [experts + zero_experts], or none
   double scale = 1;                             // the routed scaling factor
-  bool scale_on_output = false;                 // leave it to whoever adds the shared experts
+  bool scale_on_output = false;                 // left to the code that adds the shared experts
   std::optional<bool> renormalize{};            // where the method leaves it open
   std::vector<std::int32_t> hash_table{};       // [token ids, top_k] experts; DeepseekV4 only
   std::uint64_t zero_experts = 0;       // identities, routed to with the numbers after the experts'

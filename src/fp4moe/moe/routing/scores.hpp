@@ -1,5 +1,5 @@
-// Cheap approximations of the scores, in forms that compilers turn into vector code, and how far
-// they may be off. scores_test.cpp holds them to it.
+// Cheap approximations of the scores, in forms that compilers vectorize, and their error bounds.
+// scores_test.cpp checks the bounds.
 #pragma once
 #include <algorithm>
 #include <bit>

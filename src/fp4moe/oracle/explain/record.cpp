@@ -67,7 +67,7 @@ Consequences follow(const Policy& policy, Mode mode, const Request& request,
   return result;
 }
 
-// What else the reference does with a choice.
+// A side effect of a choice in the reference.
 struct Remark {
   EnumSet<PolicyDate> policy_dates{};
   std::string_view family{};  // of the chosen backend
@@ -296,14 +296,14 @@ std::vector<std::string> checks_before(const Policy& policy, const Request& requ
   const std::string_view method = !mxfp4                                       ? "modelopt_fp4"
                                   : policy.policy_date == PolicyDate::april_24 ? "gpt_oss_mxfp4"
                                                                                : "mxfp4";
-  const int least = mxfp4 ? 80 : 75;
+  const int min = mxfp4 ? 80 : 75;
   if (const auto& capability = request.device.capability) {
     const int number = capability->major * 10 + capability->minor;
-    if (number < least)
+    if (number < min)
       found.push_back(fmt::format(
           "The quantization method {} is not supported for the current GPU. Minimum capability: "
           "{}. Current capability: {}.",
-          method, least, number));
+          method, min, number));
   }
   if (mxfp4 && request.layer.in_dtype != ScalarType::bfloat16)
     found.push_back(fmt::format(

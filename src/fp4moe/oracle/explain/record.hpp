@@ -14,7 +14,7 @@
 
 namespace fp4moe::oracle {
 
-// What to do so that the selection takes a backend (remedy.hpp).
+// A change after which the selection takes a backend (remedy.hpp).
 struct Remedy {
   std::vector<std::string> steps{};  // all of them, in words of the reference's command line
   std::vector<std::string> asks{};   // the same as options of `fp4moe explain`
@@ -31,7 +31,7 @@ struct BackendRow {
   bool would_run() const { return nearest != nullptr && nearest->accepted(); }
 };
 
-// What follows from a choice. A part that cannot be had holds its error.
+// The consequences of a choice. A part that is unavailable holds its error.
 struct Consequences {
   Result<Sizes> sizes = Sizes{};
   Result<std::vector<Buffer>> buffers = std::vector<Buffer>{};
@@ -64,7 +64,7 @@ Sentence sentence(const Record& record, const Verdict& verdict, const Refusal& r
 
 Json to_json(const Record& record);
 
-// What the reference checks before it selects, in its words; empty when all is well.
+// The failed checks of the reference before it selects, in its words; empty when all is well.
 std::vector<std::string> checks_before(const Policy& policy, const Request& request);
 
 }  // namespace fp4moe::oracle

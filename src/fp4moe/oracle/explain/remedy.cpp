@@ -12,7 +12,7 @@ namespace {
 // The exchange that keeps tokens in order, and one that batches them.
 constexpr std::string_view kOtherExchanges[] = {"allgather_reducescatter", "deepep_low_latency"};
 
-// What packages are called where they are installed from, if not as they are imported.
+// Names of packages in the index they are installed from, if not as they are imported.
 constexpr std::pair<Library, std::string_view> kDistributions[] = {
     {Library::flashinfer, "flashinfer-python"},
     {Library::quark, "amd-quark"},
@@ -72,7 +72,8 @@ void add_deployment(const Policy& policy, const Request& request, std::vector<Ch
            .apply = [=](Request& r) { r.layer.parallel.all2all_backend = exchange; }});
 }
 
-// What sends the selection to a backend that would run: a name, or a variable where there are none.
+// Changes that send the selection to a backend that would run: a name, or a variable if there are
+// none.
 std::vector<Change> selectors(const Policy& policy, const Request& request) {
   std::vector<Change> result{{.apply = [](Request&) {}}};
   const std::string_view flag =

@@ -1,4 +1,4 @@
-// What somebody who serves a model can change so that the selection takes another backend: a
+// Changes that a user who serves a model can make so that the selection takes another backend: a
 // variable, a package, a name, an exchange, LoRA. Each remedy was tried: the selection, asked again
 // with it, takes the backend.
 #pragma once
@@ -18,7 +18,7 @@ struct Change {
   std::function<void(Request&)> apply{};  // to the question
 };
 
-// Whether a backend that is taken can also be loaded. Empty: always.
+// True if a selected backend can also be loaded. Empty: always.
 using Loads = std::function<bool(const Request& request, const Backend& backend)>;
 
 // Everything that the request leaves to change, `more` (other splits) included.

@@ -99,7 +99,7 @@ Error refuse(std::string_view id, const std::string& message) {
   return error(ErrorCode::no_backend, id, message);
 }
 
-// What the reference checks of a layer outside its selection.
+// The reference's checks of a layer outside its selection.
 Result<Done> check_layer(const Policy& policy, const Request& request) {
   const Layer& layer = request.layer;
   if (policy.policy_date == PolicyDate::native) return Done{};

@@ -36,8 +36,8 @@ struct PrepareRequest {
   ScalarType tokens = ScalarType::bfloat16;
 };
 
-// Errors: assembly.exchange when the era has no class for the exchange, assembly.one_sided and
-// assembly.unpacked when FlashInfer's one-sided exchange does not carry these activations.
+// Errors: assembly.exchange when the policy date has no class for the exchange, assembly.one_sided
+// and assembly.unpacked when FlashInfer's one-sided exchange does not carry these activations.
 Result<PrepareFinalize> prepare_finalize(const PrepareRequest& request);
 
 struct KernelPlan {
@@ -54,8 +54,8 @@ struct KernelPlan {
   std::vector<std::string> warnings{};  // ours: what the reference would have done instead
 };
 
-// Of the backend and experts that a selection chose; null ones are what the reference calls NONE
-// and "no class". Further errors: assembly.mori, assembly.not_gated, assembly.eplb,
+// The plan for the backend and experts that a selection chose; null ones are what the reference
+// calls NONE and "no class". Further errors: assembly.mori, assembly.not_gated, assembly.eplb,
 // assembly.no_class, assembly.not_valid, assembly.token_format, assembly.kinds and, in compat mode,
 // assembly.inplace.
 Result<KernelPlan> assemble(const Policy& policy, Mode mode, const Request& request,

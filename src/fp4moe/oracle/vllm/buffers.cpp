@@ -11,7 +11,7 @@
 namespace fp4moe::oracle {
 namespace {
 
-// What a dimension of a buffer counts. `none` ends the list.
+// The thing that a dimension of a buffer counts. `none` ends the list.
 enum class Extent : std::uint8_t {
   none,
   experts,       // of this rank

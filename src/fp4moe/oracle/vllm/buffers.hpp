@@ -51,7 +51,7 @@ struct LoadedShape {
   std::vector<std::uint64_t> shape{};
 };
 
-// What must hold before conversion: each tensor has the shape of its buffer, biases may be absent.
+// Checks before conversion: each tensor has the shape of its buffer, biases may be absent.
 // An error with id buffers.missing, buffers.unknown or buffers.shape that names the tensor. In
 // compat mode the number of experts of w2_weight_scale is not looked at (Q19).
 Result<Done> check_loaded(const BufferRequest& request, std::span<const LoadedShape> loaded,

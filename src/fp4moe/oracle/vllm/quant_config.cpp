@@ -146,7 +146,7 @@ FromLayer form_from_layer(const Policy& policy, const Request& request) {
 ActivationKey activations_of(QuantScheme scheme, ActivationKey asked) {
   const auto* row = std::ranges::find(kSchemes, scheme, &SchemeRow::scheme);
   if (row == std::end(kSchemes)) return asked;
-  // NVFP4 with a second scale for each token is the checkpoint's wish.
+  // NVFP4 with a second scale for each token is the checkpoint's choice.
   const bool by_token =
       row->activations == ActivationKey::nvfp4 && asked == ActivationKey::nvfp4_token;
   return by_token ? asked : row->activations;

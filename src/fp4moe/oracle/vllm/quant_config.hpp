@@ -1,4 +1,4 @@
-// What the scales of a checkpoint become for the kernel: the scheme's name, the types, and one
+// The scales of a checkpoint as the kernel gets them: the scheme's name, the types, and one
 // formula in words for each thing that the kernel is given. Choices where the reference is wrong
 // are made by the mode and said in `notes`:
 //   Q6  a missing bias counts as zero, although some conversions of the reference insist on one
@@ -18,7 +18,7 @@
 
 namespace fp4moe::oracle {
 
-// What a kernel is given, and how it is made of what was loaded.
+// A value that a kernel gets, and its formula in loaded values.
 struct Formula {
   std::string_view what;  // "g1_alphas"
   std::string made_of;    // "a13 * w13_scale_2"
@@ -43,14 +43,14 @@ struct QuantConfig {
   std::vector<std::string> notes{};
 };
 
-// What a kernel that derives its scales from the layer quantizes activations to.
+// The activation type of a kernel that derives its scales from the layer.
 struct FromLayer {
   ActivationKey activations = ActivationKey::none;
   std::string log{};  // at information level; empty: none
 };
 FromLayer form_from_layer(const Policy& policy, const Request& request);
 
-// What the scheme quantizes activations to; `from_layer` is `asked`.
+// The type that the scheme quantizes activations to; `from_layer` is `asked`.
 ActivationKey activations_of(QuantScheme scheme, ActivationKey asked);
 
 // The backend's scheme, with Q8 repaired in strict mode.

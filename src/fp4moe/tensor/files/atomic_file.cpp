@@ -28,7 +28,7 @@ constexpr mode_t kMode = 0666;  // less the umask
 constexpr std::string_view kHiddenEnd = ".partial";
 constexpr int kNames = 1000;  // hidden names tried before giving up
 
-// What hidden names beside `path` begin with; cut, so that they are no longer than names may be.
+// The prefix of hidden names beside `path`; cut, so that they are no longer than names may be.
 std::string hidden_front(const std::string& path) {
   return "." + last_component(path).substr(0, 200) + ".";
 }

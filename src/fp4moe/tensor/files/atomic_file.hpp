@@ -14,7 +14,7 @@
 
 namespace fp4moe::tensor {
 
-// What the file is called until it is whole. `hidden` works on every file system, but a killed
+// The name of the file until it is whole. `hidden` works on every file system, but a killed
 // process leaves the hidden file behind.
 enum class TemporaryName : std::uint8_t { none_if_possible, hidden };
 
@@ -45,12 +45,13 @@ class AtomicFile {
 // Writes a small file whole.
 Result<Done> write_file(const std::string& path, std::span<const std::byte> bytes);
 
-// What becomes of files that a killed run left in the staging folder.
+// The treatment of files that a killed run left in the staging folder.
 enum class Leftovers : std::uint8_t { remove, keep };
 
 // A folder that is staged as `.NAME.partial` beside its target and takes its name when it is whole.
 // The staging folder belongs to this user and is closed to all others; it is used through its
-// descriptor, so that nobody who renames it or puts a link in its place can lead the work elsewhere.
+// descriptor, so that a process that renames it or puts a link in its place cannot lead the work
+// elsewhere.
 class AtomicFolder {
  public:
   AtomicFolder() = default;
@@ -65,10 +66,10 @@ class AtomicFolder {
   AtomicFolder& operator=(const AtomicFolder&) = delete;
   ~AtomicFolder();
 
-  // Where to create the files: the descriptor as a path. Becomes `path` at commit.
+  // The folder to create the files in: the descriptor as a path. Becomes `path` at commit.
   const std::string& staging() const { return staging_; }
   const std::string& staging_name() const { return name_; }  // the same, human-readable
-  // An error of work in staging(), with the names that people know.
+  // An error of work in staging(), with the names that users know.
   Error explain(Error why) const;
   Result<Done> clear(
       const std::set<std::string>& but = {});  // removes all other files in staging()

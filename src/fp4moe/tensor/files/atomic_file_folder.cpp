@@ -64,9 +64,10 @@ bool is_same(int fd, int parent, const std::string& name) {
          opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
-// What speaks against writing into a folder that was there before: it is another user's, or others
+// The reason not to write into a folder that existed before: it is another user's, or others
 // may write to it. Some file systems give all files to one user or the same mode: there a file of
-// our own looks the same, and it is made through the descriptor, so that nobody can exchange it.
+// our own looks the same, and it is made through the descriptor, so that no process can exchange
+// it.
 std::optional<std::string_view> distrust(int folder) {
   struct stat own {
   }, result{};
@@ -137,7 +138,7 @@ Result<Done> AtomicFolder::check_target() const {
 
 bool AtomicFolder::is_at(const std::string& name) const { return is_same(lock_, parent_, name); }
 
-// False: somebody took or removed it meanwhile, so try again.
+// False: another process took or removed it meanwhile, so try again.
 Result<bool> AtomicFolder::open_staging(Leftovers leftovers) {
   const std::string hidden = last_component(name_);
   const bool is_new = mkdirat(parent_, hidden.c_str(), kPrivate) == 0;
@@ -161,7 +162,7 @@ Result<bool> AtomicFolder::open_staging(Leftovers leftovers) {
     return foreign(path_, name_, *fact);
   }
   const Lock lock = try_lock(folder.get());
-  // Where folders cannot be locked, only the one who created it knows that it is theirs.
+  // If folders cannot be locked, only the process that created it knows that it owns it.
   if (lock == Lock::taken || (lock == Lock::unknown && !is_new)) return busy(path_, name_);
   if (!is_same(folder.get(), parent_, hidden)) return false;
   lock_ = folder.release();  // ours: if anything fails from here on, it is removed
@@ -222,7 +223,7 @@ AtomicFolder& AtomicFolder::operator=(AtomicFolder&& other) noexcept {
 
 AtomicFolder::~AtomicFolder() {
   if (lock_ >= 0 && !is_whole_ && !keeps_) {
-    // Nobody is left to tell of a failure, such as no memory; the next run clears it.
+    // A failure here, such as no memory, cannot be reported any more; the next run clears it.
     try {
       const std::string hidden = last_component(name_);
       remove_inside(lock_);
@@ -268,7 +269,7 @@ Result<Done> AtomicFolder::commit() {
         .expects("the prepared folder in " + name_, found)
         .try_this("choose a place where only you can write, and run again");
   };
-  if (!is_at(hidden)) return taken("that somebody moved or removed it");
+  if (!is_at(hidden)) return taken("that another process moved or removed it");
   fchmod(lock_, mode_);
   if (renameat(parent_, hidden.c_str(), parent_, name.c_str()) != 0) {
     const int why = errno;
@@ -277,7 +278,7 @@ Result<Done> AtomicFolder::commit() {
   }
   is_whole_ = true;
   if (!is_at(name)) {
-    if (errno == 0 || errno == ENOENT) return taken("that somebody exchanged it");
+    if (errno == 0 || errno == ENOENT) return taken("that another process exchanged it");
     return named_but("folder.commit", "it cannot be looked at", errno).in(path_);
   }
   if (!flush_folder_at(parent_))

@@ -1,5 +1,5 @@
-// What a folder holds, reached from its descriptor alone: whoever renames folders or puts links in
-// their places meanwhile cannot lead these elsewhere. Links are never followed.
+// The content of a folder, reached from its descriptor alone: a process that renames folders or
+// puts links in their places meanwhile cannot lead these elsewhere. Links are never followed.
 #pragma once
 #include <optional>
 #include <set>

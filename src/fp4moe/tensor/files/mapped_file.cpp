@@ -24,8 +24,8 @@ std::string kind_of(mode_t mode) {
   return "a device";
 }
 
-// Where `part` lies in `whole`, if it does. Pointers of different objects have no order, numbers
-// do.
+// The position of `part` in `whole`, if it lies there. Pointers of different objects have no order,
+// numbers do.
 struct FileRange {
   std::size_t begin, end;
 };
@@ -87,7 +87,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 MappedFile::~MappedFile() {
   if (mapping_ == nullptr) return;
-  watched_ = WatchedMapping();  // before the memory can be somebody else's
+  watched_ = WatchedMapping();  // before the memory can get another owner
   munmap(mapping_, bytes_.size());
 }
 

@@ -1,4 +1,4 @@
-// A regular file seen as bytes. Pages come in when they are touched and can be let go again, so a
+// A regular file seen as bytes. Pages come in when they are touched and can be released again, so a
 // file larger than memory can be walked.
 #pragma once
 #include <cstddef>
@@ -16,7 +16,7 @@ class MappedFile {
   MappedFile() = default;
   // Refuses what is not a regular file (folders, pipes, devices). An empty file maps to no bytes.
   static Result<MappedFile> open(const std::string& path);
-  // Somebody else's memory in a file's place, which outlives this. It is read and never touched
+  // The caller's memory in place of a file; it outlives this. It is read and never touched
   // otherwise: its pages are not dropped, fetched or unmapped.
   static MappedFile of(std::string path, std::span<const std::byte> bytes);
 

@@ -1,4 +1,4 @@
-// What the files of this folder share of the operating system: descriptors, names, flushing, errors.
+// Calls of the operating system that this folder shares: descriptors, names, flushing, errors.
 #pragma once
 #include <string>
 #include <string_view>

@@ -114,8 +114,9 @@ std::optional<std::uint64_t> integer(std::span<const GgufField> fields, std::str
   return std::nullopt;
 }
 
-// What the parts of a split GGUF model say of themselves: split.no (from 0), split.count and
-// split.tensors.count. A file outside its set, or a set of strangers, must not pass for a model.
+// Checks the parts of a split GGUF model by their own metadata: split.no (from 0), split.count and
+// split.tensors.count. A file outside its set, or a set of unrelated files, must not pass for a
+// model.
 Result<Done> check_split(std::span<const OpenedFile> files) {
   std::uint64_t tensors = 0;
   for (const OpenedFile& file : files) tensors += file.tensors.size();

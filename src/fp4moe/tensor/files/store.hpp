@@ -5,7 +5,7 @@
 //   folder/*.safetensors                    no index: every header is read
 //   model.gguf, folder/*.gguf               one file or its numbered parts
 //
-// or in the memory of somebody who has read them already (store_memory.cpp).
+// or in the memory of a caller that has read them already (store_memory.cpp).
 //
 // An index is not trusted: names of shards must be plain relative names inside the folder (no "..",
 // no absolute path, no link out of it but into the blobs of a Hugging Face cache), every shard must
@@ -31,7 +31,7 @@ struct StoredTensor {
   std::uint32_t file = 0;  // index into Store::files()
 };
 
-// A tensor that lies in somebody else's memory, dense and row-major.
+// A tensor in the caller's memory, dense and row-major.
 struct MemoryTensor {
   std::string name{};
   DType dtype = DType::u8;
@@ -39,7 +39,7 @@ struct MemoryTensor {
   std::span<const std::byte> bytes{};
 };
 
-// What a folder would hold beside the tensors.
+// A file of a folder beside the tensors.
 struct Document {
   std::string name{};  // "config.json"
   std::string text{};
@@ -51,7 +51,7 @@ class Store {
   // Tensors in any order; their memory outlives the store and is never written. Errors:
   // store.name, store.duplicate, store.shape (bytes that the shape does not fill).
   static Result<Store> of(std::vector<MemoryTensor> tensors, std::vector<Document> documents);
-  // What files yet to be written will hold: names, types, shapes and documents. Every tensor's
+  // A store of files yet to be written: names, types, shapes and documents. Every tensor's
   // bytes are empty. Errors: store.duplicate.
   static Result<Store> planned(std::vector<TensorSpec> tensors, std::vector<Document> documents);
   static Result<Store> planned_gguf(std::vector<TensorSpec> tensors, std::vector<GgufField> fields);

@@ -33,7 +33,7 @@ std::string resolved(const std::string& path) {
   return real ? std::string(real.get()) : std::string();
 }
 
-// Where links out of `folder` may lead: in the Hugging Face cache files are links
+// The folder that links out of `folder` may lead to: in the Hugging Face cache files are links
 // .../snapshots/<revision>/file -> ../../blobs/<hash>. Empty when this is no such cache.
 std::string blobs_beside(const std::string& folder) {
   constexpr std::string_view kSnapshots = "/snapshots/";

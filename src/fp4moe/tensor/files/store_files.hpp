@@ -22,7 +22,7 @@ struct StoreFiles {
   bool is_one_file = false;  // named by the user; what lies beside it need not belong to it
 };
 
-// What `path` means: see store.hpp.
+// The files that `path` stands for: see store.hpp.
 Result<StoreFiles> find_store_files(const std::string& path);
 
 // The path of a file of a checkpoint's or an adapter's folder. The one rule for all of them: links

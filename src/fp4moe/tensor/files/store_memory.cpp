@@ -1,6 +1,6 @@
 // A store of tensors that lie in memory already or in files to come, and the documents of any
 // store. Each tensor in memory is a file of its own to the rest of the library: one that is
-// borrowed, so that nobody advises, drops or unmaps its pages.
+// borrowed, so that its pages are never advised, dropped or unmapped.
 #include <algorithm>
 #include <filesystem>
 #include <utility>

@@ -16,7 +16,7 @@ struct TensorEntry {
   std::uint64_t bytes = 0;
 };
 
-// What a file to be written holds.
+// A tensor of a file to be written.
 struct TensorSpec {
   std::string name{};
   DType dtype = DType::u8;

@@ -1,4 +1,4 @@
-// What the writers of tensor files share: a piece of a tensor goes to its place, and a file is
+// Shared by the writers of tensor files: a piece of a tensor goes to its place, and a file is
 // finished only when every byte of every tensor was written once.
 #pragma once
 #include <cstdint>

@@ -1,11 +1,11 @@
-// Products by tiles of bytes, 32 rows at a time. A chunk of theirs is decoded to right operands,
-// which meet tiles of up to 16 tokens; the integer sums go through memory to the floating-point
-// sums. Tiles need long to finish and their stores to arrive, so all this is a pipeline: between
-// the tiles of a piece, a chunk of a tile of tokens, the sums of the piece before are added and the
-// next chunk is decoded.
+// GEMM with AMX tiles of bytes, 32 rows at a time. A chunk of weights is decoded to right operands,
+// which are multiplied with tiles of up to 16 tokens; the integer sums go through memory to the
+// floating-point sums. Tile instructions and their stores have a long latency, so the loop is a
+// pipeline: while the tiles of one work tile (a chunk and a tile of tokens) are multiplied, the sums
+// of the previous one are added and the next chunk is decoded.
 //
-// Few tokens leave tiles empty, and NVFP4's scales are too many for tiles: both are multiplied as
-// in avx512_vnni/.
+// Few tokens do not fill tiles, and NVFP4 has too many scales for tiles: both use the kernel of
+// avx512_vnni/.
 #include "fp4moe/kernels/cpu/amx/gemm.hpp"
 
 #include "fp4moe/kernels/cpu/amx/gemm_operands.hpp"
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kTileTokens = 16;  // at most, of a tile
 constexpr std::size_t kFewTokens = 4;    // at most, without tiles
-constexpr std::size_t kAheadChunks = 4;  // whose codes are fetched ahead of their use
+constexpr std::size_t kAheadChunks = 4;  // whose codes are prefetched
 constexpr std::size_t kStages = 2;       // chunks whose operands or scales are in use
 
 // Tokens in tiles of equal heights.
@@ -43,30 +43,30 @@ struct TileGemm {
   std::size_t group = 0;  // the first one
   Operands operands[kStages][kGroups];
   std::size_t parts[kStages];
-  // One group's tiles are stored while the other's are added. Their lower address bits differ, or
-  // loads would wait for stores that have nothing to do with them.
+  // One group's tiles are stored while the other's are added. Their lower address bits differ,
+  // otherwise loads would wait for unrelated stores.
   alignas(4096) TileSums tile_sums[kMaxParts][2];
   alignas(64) float sums[kGemmTokens][kGroups][kX86Group];
   WorkItem earlier{};
-  TileSums* pending = nullptr;  // where the tiles of the second group belong
+  TileSums* pending = nullptr;  // the sums of the second group's tiles
 
-  explicit TileGemm(const GemmCall& product)
-      : call(product),
-        chunks((product.weights.blocks + 1) / 2),
-        steps(padded_tokens(product.tokens.tokens)),
-        panel(product.tokens.panel, TilePadding::padded(product.tokens.tokens), chunks) {}
+  explicit TileGemm(const GemmCall& gemm)
+      : call(gemm),
+        chunks((gemm.weights.blocks + 1) / 2),
+        steps(padded_tokens(gemm.tokens.tokens)),
+        panel(gemm.tokens.panel, TilePadding::padded(gemm.tokens.tokens), chunks) {}
 
   [[gnu::always_inline]] void decode(std::size_t chunk) {
     const std::size_t stage = chunk % kStages, later = chunk + kAheadChunks;
     ChunkAt at[kGroups];
-    std::size_t most = 1;
+    std::size_t max = 1;
     for (std::size_t g = 0; g < kGroups; ++g) {
       at[g] = chunk_at(call.weights, group + g, chunk);
-      most = parts_of(at[g]) == 1 ? most : kMaxParts;
+      max = parts_of(at[g]) == 1 ? max : kMaxParts;
     }
-    parts[stage] = most;
+    parts[stage] = max;
     for (std::size_t g = 0; g < kGroups; ++g) {
-      decode_operands(at[g], most, operands[stage][g]);
+      decode_operands(at[g], max, operands[stage][g]);
       fetch(later < chunks ? chunk_at(call.weights, group + g, later)
                            : chunk_at(call.weights, group + g + kGroups, later - chunks));
     }
@@ -80,26 +80,40 @@ struct TileGemm {
     _mm_prefetch(reinterpret_cast<const char*>(at.scales), _MM_HINT_T0);
   }
 
-  // From integer sums to the sums of 16 rows.
+  // From integer sums to the sums of 16 rows. Written out, because loops of changing lengths end in
+  // mispredicted branches; all that tokens share is in registers.
   template <std::size_t kParts, std::size_t kWhich>
   [[gnu::always_inline]] void add_parts() {
-    const auto& scales = operands[earlier.chunk % kStages][kWhich].scales;
     const float* half_steps = call.tokens.half_steps + earlier.chunk * steps + earlier.first_token;
     float(*to)[kGroups][kX86Group] = sums + earlier.first_token;
-#pragma GCC unroll 1
-    for (std::size_t t = 0; t < earlier.tokens; ++t) {
+    const TileSums(*from)[2] = tile_sums;
+    __m512 scales[kParts];
+    for (std::size_t p = 0; p < kParts; ++p)
+      scales[p] = _mm512_load_ps(operands[earlier.chunk % kStages][kWhich].scales[p]);
+    const auto add_token = [&](std::size_t t) __attribute__((always_inline)) {
       __m512 total = _mm512_setzero_ps();
 #pragma GCC unroll 2
       for (std::size_t p = 0; p < kParts; ++p) {
-        const auto& limbs = tile_sums[p][kWhich].limbs;
+        const auto& limbs = from[p][kWhich].limbs;
         __m512i sum = load512(limbs[0][t]);
         if constexpr (kLimbs == 2)
           sum = _mm512_add_epi32(_mm512_slli_epi32(sum, 8), load512(limbs[1][t]));
-        total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_load_ps(scales[p]), total);
+        total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scales[p], total);
       }
       float* sum = to[t][kWhich];
       _mm512_store_ps(sum,
                       _mm512_fmadd_ps(total, _mm512_set1_ps(half_steps[t]), _mm512_load_ps(sum)));
+    };
+    const std::size_t tokens = earlier.tokens;
+    if (tokens == kTileTokens) {
+#pragma GCC unroll 16
+      for (std::size_t t = 0; t < kTileTokens; ++t) add_token(t);
+    } else {
+#pragma GCC unroll 16
+      for (std::size_t t = 0; t < kTileTokens; ++t) {
+        if (t >= tokens) break;
+        add_token(t);
+      }
     }
   }
   template <std::size_t kWhich>
@@ -116,19 +130,19 @@ struct TileGemm {
     pending = nullptr;
   }
 
-  // An operand that is a chunk's only one stays loaded for all tiles of tokens.
-  [[gnu::always_inline]] void multiply(const WorkItem& piece) {
-    const auto& stage = operands[piece.chunk % kStages];
-    load_tokens<kLimbs>(panel.line(piece.chunk, piece.first_token), X86Panel<kLimbs>::kLine);
-    const bool loads = piece.first_token == 0 || piece.parts != 1;
-    for (std::size_t p = 0; p < piece.parts; ++p) {
+  // Tokens come from the second cache: those of the next item are loaded before it begins. A
+  // chunk's only operand stays loaded for all tiles of tokens.
+  [[gnu::always_inline]] void mma_work_tile(const WorkItem& item, const std::int8_t* next_tokens) {
+    const auto& stage = operands[item.chunk % kStages];
+    const bool loads = item.first_token == 0 || item.parts != 1;
+    for (std::size_t p = 0; p < item.parts; ++p) {
       if (loads) load_weights<0>(stage[0].weights[p]);
-      multiply_tiles<kLimbs, 0>();
+      mma_tiles<kLimbs, 0>();
       store_pending();
       if (p == 0) add<0>();
       if constexpr (kGroups == 2) {
         if (loads) load_weights<1>(stage[1].weights[p]);
-        multiply_tiles<kLimbs, 1>();
+        mma_tiles<kLimbs, 1>();
       }
       store_tiles<kLimbs, 0>(tile_sums[p][0]);
       if constexpr (kGroups == 2) {
@@ -136,7 +150,8 @@ struct TileGemm {
         if (p == 0) add<1>();
       }
     }
-    earlier = piece;
+    load_tokens<kLimbs>(next_tokens, X86Panel<kLimbs>::kLine);
+    earlier = item;
   }
 
   // Adds what is left.
@@ -147,18 +162,22 @@ struct TileGemm {
     earlier.tokens = 0;
   }
 
-  void multiply_rows(std::size_t row) {
+  void gemm_rows(std::size_t row) {
     const std::size_t tokens = call.tokens.tokens, height = TilePadding::height(tokens);
     group = (call.first_row + row) / kX86Group;
     for (std::size_t t = 0; t < tokens; ++t)
       for (auto& sum : sums[t]) _mm512_store_ps(sum, _mm512_setzero_ps());
     decode(0);
+    load_tokens<kLimbs>(panel.line(0, 0), X86Panel<kLimbs>::kLine);
     for (std::size_t c = 0; c < chunks; ++c)
       for (std::size_t t = 0; t < tokens; t += height) {
-        multiply({.chunk = c,
-                  .parts = parts[c % kStages],
-                  .first_token = t,
-                  .tokens = tokens - t < height ? tokens - t : height});
+        const bool is_last = t + height >= tokens;
+        const std::size_t next_chunk = is_last && c + 1 < chunks ? c + 1 : c;
+        mma_work_tile({.chunk = c,
+                       .parts = parts[c % kStages],
+                       .first_token = t,
+                       .tokens = tokens - t < height ? tokens - t : height},
+                      panel.line(next_chunk, is_last ? 0 : t + height));
         if (t == 0 && c + 1 < chunks) decode(c + 1);
       }
     finish();
@@ -170,21 +189,21 @@ struct TileGemm {
 };
 
 template <std::size_t kLimbs>
-void multiply_mxfp4(const GemmCall& call) noexcept {
+void gemm_mxfp4(const GemmCall& call) noexcept {
   const std::size_t tokens = call.tokens.tokens;
-  if (tokens <= kFewTokens) return vnni_multiply<VnniMxfp4, kLimbs, TilePadding>(call);
+  if (tokens <= kFewTokens) return vnni_gemm<VnniMxfp4, kLimbs, TilePadding>(call);
   const TileConfig tiles = tiles_of(TilePadding::height(tokens));
   written(&tiles);
   _tile_loadconfig(&tiles);
   written(call.tokens.panel);
   std::size_t row = 0;
   if (call.rows >= 2 * kX86Group) {
-    TileGemm<kLimbs, 2> product(call);
-    for (; row + 2 * kX86Group <= call.rows; row += 2 * kX86Group) product.multiply_rows(row);
+    TileGemm<kLimbs, 2> gemm(call);
+    for (; row + 2 * kX86Group <= call.rows; row += 2 * kX86Group) gemm.gemm_rows(row);
   }
   if (row < call.rows) {
-    TileGemm<kLimbs, 1> product(call);
-    product.multiply_rows(row);
+    TileGemm<kLimbs, 1> gemm(call);
+    gemm.gemm_rows(row);
   }
   _tile_release();
 }
@@ -193,8 +212,8 @@ void multiply_mxfp4(const GemmCall& call) noexcept {
 
 extern const GemmFunctions kGemm;
 constexpr GemmFunctions kGemm{
-    {multiply_mxfp4<1>, multiply_mxfp4<2>},
-    {vnni_multiply<VnniNvfp4, 1, TilePadding>, vnni_multiply<VnniNvfp4, 2, TilePadding>},
+    {gemm_mxfp4<1>, gemm_mxfp4<2>},
+    {vnni_gemm<VnniNvfp4, 1, TilePadding>, vnni_gemm<VnniNvfp4, 2, TilePadding>},
     {x86_place<1, TilePadding>, x86_place<2, TilePadding>},
     {x86_panel_bytes<1, TilePadding>, x86_panel_bytes<2, TilePadding>}};
 

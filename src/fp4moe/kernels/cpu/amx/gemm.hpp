@@ -1,5 +1,5 @@
-// Tiles for products: sums of up to 16 tokens and 16 rows, of the high and the low bytes of
-// integers, for two groups of rows. The compilers' tile functions take numerals for registers, so
+// AMX tiles of a GEMM: sums of up to 16 tokens and 16 rows, of the high and the low bytes of
+// integers, for two groups of rows. The compilers' tile intrinsics take literals for registers, so
 // each group of rows has its own lines here.
 //
 //   0, 1 sums of the first group; 2, 3 of the second; 4, 5 tokens; 6 weights of the first, 7 of the
@@ -38,7 +38,7 @@ template <std::size_t kWhich>
 
 // Sums of the loaded tokens and weights, by limb.
 template <std::size_t kLimbs, std::size_t kWhich>
-[[gnu::always_inline]] inline void multiply_tiles() {
+[[gnu::always_inline]] inline void mma_tiles() {
   if constexpr (kWhich == 0) {
     _tile_zero(0);
     _tile_dpbssd(0, 4, 6);

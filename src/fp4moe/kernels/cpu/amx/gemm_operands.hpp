@@ -1,8 +1,8 @@
 // Right operands of tiles: a chunk of 16 MXFP4 rows, decoded to bytes, and the scales that go with
 // it.
 //
-// A chunk is one operand where its two scales can be folded for all rows (gemm.hpp): the shift
-// is a part of the lookup, whose table holds the weights four times. Otherwise it is two operands,
+// A chunk is one operand where its two scales can be folded for all rows (gemm.hpp): the lookup
+// also applies the shift: its table holds the weights four times. Otherwise it is two operands,
 // each with zeros for the other block.
 #pragma once
 #include "fp4moe/kernels/cpu/avx512_vnni/gemm.hpp"
@@ -69,17 +69,17 @@ struct ChunkAt {
                              _mm512_broadcast_i32x4(lowest));
 }
 
-// How many operands the chunk takes.
+// Operands of the chunk: 1 or 2.
 [[gnu::always_inline]] inline std::size_t parts_of(const ChunkAt& at) {
   if (at.blocks < 2) return 1;
   const __m128i first = load_scales(at.scales), second = load_scales(at.scales + kX86Group);
-  const __m128i least = _mm_min_epu8(first, second), most = _mm_max_epu8(first, second);
-  const __mmask16 close = _mm_cmple_epu8_mask(_mm_sub_epi8(most, least), _mm_set1_epi8(kFoldSteps));
+  const __m128i min = _mm_min_epu8(first, second), max = _mm_max_epu8(first, second);
+  const __mmask16 close = _mm_cmple_epu8_mask(_mm_sub_epi8(max, min), _mm_set1_epi8(kFoldSteps));
   const __mmask16 normal =
-      _mm_cmple_epu8_mask(_mm_sub_epi8(least, _mm_set1_epi8(kFoldFrom)),
+      _mm_cmple_epu8_mask(_mm_sub_epi8(min, _mm_set1_epi8(kFoldFrom)),
                           _mm_set1_epi8(static_cast<char>(kFoldTo - kFoldFrom)));
   // Rows without scales, which pad a matrix, fold as well.
-  const __mmask16 none = _mm_testn_epi8_mask(most, most);
+  const __mmask16 none = _mm_testn_epi8_mask(max, max);
   return ((close & normal) | none) == 0xFFFF ? 1 : 2;
 }
 
@@ -95,11 +95,11 @@ struct ChunkAt {
   }
   const __m128i second = load_scales(at.scales + kX86Group);
   if (parts == 1) {
-    const __m128i least = _mm_min_epu8(first, second);
-    decode_block(at.codes, shifts_of(_mm_sub_epi8(first, least)), operand);
-    decode_block(at.codes + kX86TileBytes, shifts_of(_mm_sub_epi8(second, least)),
+    const __m128i min = _mm_min_epu8(first, second);
+    decode_block(at.codes, shifts_of(_mm_sub_epi8(first, min)), operand);
+    decode_block(at.codes + kX86TileBytes, shifts_of(_mm_sub_epi8(second, min)),
                  operand + kOperandBytes / 2);
-    return _mm512_store_ps(result.scales[0], e8m0_scales(least));
+    return _mm512_store_ps(result.scales[0], e8m0_scales(min));
   }
   decode_block(at.codes, unshifted, operand);
   clear_half(operand + kOperandBytes / 2);

@@ -1,4 +1,4 @@
-// How large the tile registers are, and what must be done before they are loaded. Internal linkage:
+// The sizes of the tile registers, and the steps before they are loaded. Internal linkage:
 // nothing here may leave a symbol.
 #pragma once
 #include <cstdint>
@@ -16,8 +16,8 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// Loads of tiles and of this do not tell the compiler what they read (g++ 12: 8 bytes of it,
-// or nothing): whatever is to be there must be, before.
+// The compiler does not know what loads of tiles and of this read (g++ 12: 8 bytes of it, or
+// nothing): this forces all earlier stores to memory.
 [[gnu::always_inline]] inline void written(const void* memory) {
   asm volatile("" : : "r"(memory) : "memory");
 }

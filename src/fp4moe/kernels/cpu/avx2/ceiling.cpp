@@ -10,7 +10,7 @@ std::uint32_t maddubs_products(std::size_t rounds) noexcept;
 std::uint32_t fma_products(std::size_t rounds) noexcept;
 std::uint64_t read_memory(const void* from, std::size_t bytes) noexcept;
 
-// Products of bytes summed to 32 bits the way a kernel has to: vpmaddubsw, vpmaddwd, vpaddd.
+// Products of bytes summed to 32 bits as in a kernel: vpmaddubsw, vpmaddwd, vpaddd.
 std::uint32_t maddubs_products(std::size_t rounds) noexcept {
   __m256i sums[kCeilingSums] = {};
   for (__m256i& sum : sums) asm volatile("" : "+x"(sum));  // or one would stand for all

@@ -107,8 +107,8 @@ struct Pair {
   store256(work.codes + 8 * i + 32, canonical.b);
 }
 
-// Steps of `Step` blocks; the last one goes back over blocks that are done, so that a row's end
-// needs no slow path. False when there are too few blocks for one step.
+// Steps of `Step` blocks; the last one overlaps blocks that are done, so that a row's end needs no
+// slow path. False when there are too few blocks for one step.
 template <std::size_t Step, class Work, class Move>
 [[gnu::always_inline]] inline bool in_steps(const Work& work, Move move) {
   if (work.blocks < Step) return false;

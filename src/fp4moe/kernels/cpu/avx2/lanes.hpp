@@ -1,4 +1,4 @@
-// Small pieces the AVX2 kernels share. Internal linkage only: nothing here may leave a symbol.
+// Helpers that the AVX2 kernels share. Internal linkage only: nothing here may leave a symbol.
 //
 // Sixteen values travel as two vectors of float32 patterns in the order that packing two 32-bit
 // vectors into one 16-bit vector undoes: values 0-3 and 8-11, then 4-7 and 12-15.
@@ -14,18 +14,6 @@ namespace fp4moe::kernels::cpu::avx2 {
 
 // A chunk is quantized in passes: the maxima, the scales of eight blocks at a time, the codes; so that
 // no pass waits for a division.
-
-[[gnu::always_inline]] static inline std::uint32_t bits_of(float x) {
-  std::uint32_t bits = 0;
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-
-[[gnu::always_inline]] static inline float float_of(std::uint32_t bits) {
-  float x = 0.0f;
-  __builtin_memcpy(&x, &bits, sizeof x);
-  return x;
-}
 
 [[gnu::always_inline]] static inline __m256i load256(const std::uint8_t* from) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -78,8 +66,8 @@ struct Bf16Lanes {
         _mm_max_epu16(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
     // The instruction finds a minimum; magnitudes have no sign bit, so complements order in
     // reverse.
-    const __m128i least = _mm_minpos_epu16(_mm_xor_si128(half, _mm_set1_epi16(0x7FFF)));
-    return ((static_cast<std::uint32_t>(_mm_cvtsi128_si32(least)) & 0xFFFF) ^ 0x7FFF) << 16;
+    const __m128i min = _mm_minpos_epu16(_mm_xor_si128(half, _mm_set1_epi16(0x7FFF)));
+    return ((static_cast<std::uint32_t>(_mm_cvtsi128_si32(min)) & 0xFFFF) ^ 0x7FFF) << 16;
   }
 };
 

@@ -1,4 +1,4 @@
-// What the folder avx512/ offers; for the rest, which memory bounds, its row takes that of avx2/.
+// Block codecs of the folder avx512/. The others are bound by memory: its row uses those of avx2/.
 // Plain declarations, for block_codec_list.cpp.
 #pragma once
 #include "fp4moe/kernels/cpu/block_codec.hpp"

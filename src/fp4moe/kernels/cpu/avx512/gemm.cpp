@@ -1,4 +1,4 @@
-// Products of 16 rows, for processors with AVX-512 that lack dot products of bytes.
+// GEMM of 16 rows, for CPUs with AVX-512 that lack dot products of bytes.
 #include "fp4moe/kernels/cpu/x86_maddubs_gemm.hpp"
 
 namespace fp4moe::kernels::cpu::avx512 {

@@ -1,4 +1,4 @@
-// Small pieces the AVX-512 kernels share, beside those of AVX2. Internal linkage only.
+// Helpers that the AVX-512 kernels share, beside those of AVX2. Internal linkage only.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,8 +9,6 @@
 
 namespace fp4moe::kernels::cpu::avx512 {
 
-using avx2::bits_of;
-using avx2::float_of;
 using avx2::kUnitBase;
 using avx2::load128;
 using avx2::load256;

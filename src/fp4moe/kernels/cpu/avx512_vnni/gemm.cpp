@@ -4,8 +4,8 @@ namespace fp4moe::kernels::cpu::avx512_vnni {
 
 extern const GemmFunctions kGemm;
 constexpr GemmFunctions kGemm{
-    {vnni_multiply<VnniMxfp4, 1, X86Exactly>, vnni_multiply<VnniMxfp4, 2, X86Exactly>},
-    {vnni_multiply<VnniNvfp4, 1, X86Exactly>, vnni_multiply<VnniNvfp4, 2, X86Exactly>},
+    {vnni_gemm<VnniMxfp4, 1, X86Exactly>, vnni_gemm<VnniMxfp4, 2, X86Exactly>},
+    {vnni_gemm<VnniNvfp4, 1, X86Exactly>, vnni_gemm<VnniNvfp4, 2, X86Exactly>},
     {x86_place<1, X86Exactly>, x86_place<2, X86Exactly>},
     {x86_panel_bytes<1, X86Exactly>, x86_panel_bytes<2, X86Exactly>}};
 

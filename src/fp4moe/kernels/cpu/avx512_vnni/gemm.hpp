@@ -1,6 +1,6 @@
-// Products of 16 rows by vpdpbusd: the weights of a chunk fill 16 registers, and tokens pass by,
-// four at a time, so that weights are decoded once however many there are. Included by the kernels
-// of tiles as well, which leave few tokens to these; unnamed for that reason.
+// GEMM of 16 rows with vpdpbusd: the weights of a chunk fill 16 registers and are multiplied with
+// four tokens at a time, so weights are decoded once for any number of tokens. The AMX kernels
+// include this, too, for few tokens: therefore the unnamed namespace.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace fp4moe::kernels::cpu {
 namespace {
 
-inline constexpr std::size_t kVnniAhead = 4096;  // bytes of codes fetched ahead of their use
+inline constexpr std::size_t kVnniAhead = 4096;  // bytes of codes that are prefetched
 inline constexpr std::size_t kVnniVectors = kChunk / 4;
 
 [[gnu::always_inline]] inline __m512i load512(const void* from) { return _mm512_loadu_si512(from); }
@@ -103,8 +103,8 @@ struct VnniTokens {
   float* sums = nullptr;
 };
 
-// A chunk of `kTokens` tokens. They and two blocks take turns, so that no instruction waits for the
-// one before it.
+// A chunk of `kTokens` tokens. They are interleaved with two blocks, so that no instruction waits
+// for the one before it.
 template <class Format, std::size_t kLimbs, std::size_t kTokens>
 [[gnu::always_inline]] inline void add_chunk(const VnniChunk<Format>& chunk, const VnniTokens& at) {
   constexpr std::size_t kEach = kVnniVectors / Format::kParts, kLine = X86Panel<kLimbs>::kLine;
@@ -159,7 +159,7 @@ template <class Format, std::size_t kLimbs, std::size_t kTokens>
 }
 
 template <class Format, std::size_t kLimbs, class Padding>
-[[gnu::noinline]] void vnni_multiply(const GemmCall& call) noexcept {
+[[gnu::noinline]] void vnni_gemm(const GemmCall& call) noexcept {
   const GemmWeights& weights = call.weights;
   const std::size_t chunks = (weights.blocks + 1) / 2, tokens = call.tokens.tokens;
   const X86Panel<kLimbs> panel(call.tokens.panel, Padding::padded(tokens), chunks);

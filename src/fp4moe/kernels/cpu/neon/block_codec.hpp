@@ -1,4 +1,4 @@
-// What the folder neon/ offers. Plain declarations, for block_codec_list.cpp.
+// Block codecs of the folder neon/. Plain declarations, for block_codec_list.cpp.
 #pragma once
 #include "fp4moe/kernels/cpu/block_codec.hpp"
 

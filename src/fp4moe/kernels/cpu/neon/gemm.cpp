@@ -5,7 +5,8 @@ namespace fp4moe::kernels::cpu {
 namespace {
 
 struct Smull : HalfSums {
-  // Four products of 12 << 3 and 127 at most would pass 16 bits, so pairs go to 32 at once.
+  // Four products of 12 << 3 and 127 at most would overflow 16 bits, so pairs are widened to 32 at
+  // once.
   void add(int8x16_t rows, int8x16_t tokens) {
     first = both(first, rows, vget_low_s8(tokens));
     second = both(second, rows, vget_high_s8(tokens));

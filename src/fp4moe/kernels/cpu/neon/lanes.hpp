@@ -1,4 +1,4 @@
-// Small pieces the NEON kernels share. Internal linkage only: nothing here may leave a symbol.
+// Helpers that the NEON kernels share. Internal linkage only: nothing here may leave a symbol.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,18 +8,6 @@
 #include "fp4moe/kernels/cpu/block_codec.hpp"
 
 namespace fp4moe::kernels::cpu::neon {
-
-[[gnu::always_inline]] static inline std::uint32_t bits_of(float x) {
-  std::uint32_t bits = 0;
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-
-[[gnu::always_inline]] static inline float float_of(std::uint32_t bits) {
-  float x = 0.0f;
-  __builtin_memcpy(&x, &bits, sizeof x);
-  return x;
-}
 
 // A chunk is quantized in two passes: first the scales of four blocks at a time, then the codes, so
 // that neither pass waits for a division.

@@ -2,8 +2,8 @@
 //
 // S is a power of two, so nothing is multiplied: x is rounded where it stands. Adding 2^20 times
 // its own power of two (at least that of S * 2^-6, where the subnormals of E4M3FN begin) leaves the
-// mantissa bits E4M3FN keeps at the bottom of the sum. Where the exponents leave too little room
-// for that, and for values that are not finite, the portable reference does the block again.
+// mantissa bits E4M3FN keeps at the bottom of the sum. Where the exponents are too far apart for
+// that, and for values that are not finite, the portable reference does the block again.
 #include <arm_neon.h>
 
 #include "fp4moe/kernels/cpu/block_codec_driver.hpp"

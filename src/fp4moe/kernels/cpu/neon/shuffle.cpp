@@ -20,7 +20,7 @@ struct Ops {
   [[gnu::always_inline]] static V lookup(const std::uint8_t* table, V nibbles) {
     return vqtbl1q_u8(vld1q_u8(table), nibbles);
   }
-  static constexpr bool kStoresLines = true;  // lines written in turns are read first
+  static constexpr bool kStoresLines = true;  // lines written in several stores are read first
   static constexpr std::size_t kMaxRegisters = 32;
   static constexpr std::size_t kMaxInserts = 4;
   // `v` from bit Bits on, `below` below.

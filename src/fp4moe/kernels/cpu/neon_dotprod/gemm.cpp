@@ -1,4 +1,4 @@
-// GEMM by sdot: two of them for what smmla does at once.
+// GEMM by sdot: two of them replace one smmla.
 #include "fp4moe/kernels/cpu/arm_gemm.hpp"
 
 namespace fp4moe::kernels::cpu {

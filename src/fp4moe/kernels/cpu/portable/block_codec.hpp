@@ -1,4 +1,4 @@
-// What the folder portable/ offers. Plain declarations, for block_codec_list.cpp and for vector
+// Block codecs of the folder portable/. Plain declarations, for block_codec_list.cpp and for vector
 // kernels that meet an unusual block.
 #pragma once
 #include "fp4moe/kernels/cpu/block_codec.hpp"

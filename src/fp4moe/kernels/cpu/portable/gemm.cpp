@@ -51,7 +51,7 @@ void unpack_row(const std::uint8_t* group, std::size_t row, std::size_t blocks,
 
 // Columns one token has in a panel: int16 after int16.
 template <class Tile, class Format>
-void multiply(const GemmCall& call) noexcept {
+void gemm(const GemmCall& call) noexcept {
   const GemmWeights& weights = call.weights;
   const std::size_t blocks = weights.blocks, chunks = (blocks + 1) / 2;
   const std::size_t steps = padded_tokens(call.tokens.tokens);
@@ -103,8 +103,8 @@ void place(const PlaceTokensCall& call) noexcept {
 
 // One limb or two: the references hold whole integers, so it makes no difference.
 template <class Tile>
-constexpr GemmFunctions kFunctions{{multiply<Tile, Mxfp4>, multiply<Tile, Mxfp4>},
-                                   {multiply<Tile, Nvfp4>, multiply<Tile, Nvfp4>},
+constexpr GemmFunctions kFunctions{{gemm<Tile, Mxfp4>, gemm<Tile, Mxfp4>},
+                                   {gemm<Tile, Nvfp4>, gemm<Tile, Nvfp4>},
                                    {place, place},
                                    {panel_bytes, panel_bytes}};
 

@@ -7,7 +7,7 @@
 namespace fp4moe::kernels::cpu::portable {
 namespace {
 
-// Vectors in the compiler's own terms: what the machine lacks becomes loops over bytes.
+// The compiler's vector extensions: operations that the machine lacks become loops over bytes.
 struct Ops {
   using V [[gnu::vector_size(16)]] = std::uint8_t;
   [[gnu::always_inline]] static V load(const std::uint8_t* from) {

@@ -95,6 +95,37 @@ __device__ inline void named_barrier_arrive(std::uint32_t barrier, std::uint32_t
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// --- Mbarriers, in shared memory.
+
+// An mbarrier counts arrivals and bytes. A wait names the parity of the phase that it waits for;
+// the first phase has parity 0.
+__device__ inline void mbarrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+__device__ inline void fence_mbarrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ inline void mbarrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ inline void mbarrier_arrive_expect_tx(std::uint32_t barrier, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ inline void mbarrier_wait(std::uint32_t barrier, std::uint32_t phase) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra ready;\n"
+      "bra again;\n"
+      "ready:\n"
+      "}\n" ::"r"(barrier),
+      "r"(phase)
+      : "memory");
+}
+
 // --- Asynchronous copies from global to shared memory.
 
 // One bulk copy. The mbarrier counts its bytes. Addresses and sizes are multiples of 16.
@@ -178,6 +209,23 @@ __device__ inline uint2 ld_acquire_u32x2(const std::uint32_t* from) {
   asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(from) : "memory");
   return {static_cast<std::uint32_t>(seen), static_cast<std::uint32_t>(seen >> 32)};
 }
+// Words of a value and a tag, which need no fence. Two neighbours are each read whole, in any order.
+__device__ inline void st_relaxed(std::uint64_t* to, std::uint64_t word) {
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
+__device__ inline std::uint64_t ld_relaxed(const std::uint64_t* from) {
+  std::uint64_t word;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+  return word;
+}
+__device__ inline ulonglong2 ld_relaxed_x2(const std::uint64_t* from) {
+  ulonglong2 words;
+  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
+               : "=l"(words.x), "=l"(words.y)
+               : "l"(from)
+               : "memory");
+  return words;
+}
 // Waits for a count. Bulk copies after it see what was written before the count.
 __device__ inline void spin_until_count(const std::uint32_t* from, std::uint32_t count) {
   while (ld_acquire(from) < count) {
@@ -247,6 +295,9 @@ __device__ inline float ld_shared_f32(std::uint32_t at) {
 __device__ inline void st_shared_f32(std::uint32_t at, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
 }
+__device__ inline void st_shared_8(std::uint32_t to, const uint2& v) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(v.x), "r"(v.y) : "memory");
+}
 __device__ inline void st_shared_16(std::uint32_t to, const uint4& v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
                "r"(v.w)
@@ -309,6 +360,13 @@ __device__ inline std::uint32_t broadcast_high_bf16(std::uint32_t pair) {
   return result;
 }
 
+// Four of the eight bytes of a and b; nibbles of the selector are below 8. __byte_perm would mask it.
+__device__ inline std::uint32_t prmt(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
+  std::uint32_t result;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(selector));
+  return result;
+}
+
 __device__ inline std::uint16_t cvt_bf16(float x) {
   std::uint16_t code;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(code) : "f"(x));
@@ -323,6 +381,12 @@ __device__ inline float max_nan(float a, float b) {
 // Architectures before 8.9 have no conversion to E4M3.
 #if !defined(FP4MOE_SM80) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890)
 #define FP4MOE_HAS_E4M3
+// Two floats as E4M3, `low` in the lower byte: to nearest, ties to even, saturating. NaN stays.
+__device__ inline std::uint32_t cvt_e4m3x2(float low, float high) {
+  std::uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+  return codes;
+}
 // To E4M3 and on to a half: to nearest, ties to even, saturating. NaN stays.
 __device__ inline std::uint16_t cvt_e4m3_f16(float x) {
   std::uint16_t codes;

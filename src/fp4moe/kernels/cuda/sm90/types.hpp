@@ -100,6 +100,9 @@ struct WeightMatrix {
   std::uint32_t m_blocks = 0, k_blocks = 0;
   const float* factor = nullptr;  // multiplies the accumulator; w13: [experts][gate, up] if gated
   const float* bias = nullptr;    // [experts][64 * m_blocks] in the order of rows; null: none
+  // [experts][64 * m_blocks]: the largest block scale of a row, where every row fits into E4M3 (see
+  // grouped_gemm_fp8/dequantize_e4m3.cuh); else null
+  const std::uint8_t* row_scales = nullptr;
 
   friend bool operator==(const WeightMatrix&, const WeightMatrix&) = default;
 };

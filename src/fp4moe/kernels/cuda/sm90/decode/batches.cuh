@@ -76,6 +76,7 @@ __device__ inline void list_batches(const DecodeParams& p, DecodeHeader& header,
     const std::uint32_t known = assignment < 32 || expert < 0 ? 0 : next[expert];
     const std::uint32_t used = known % kDecodeTileTokens, at = used + before;
     const std::uint32_t column = at % kDecodeTileTokens;
+    if (assignment >= 32) __syncwarp();  // next[expert] is read before a lane writes it
     const std::uint32_t begins = __ballot_sync(kFullWarp, expert >= 0 && column == 0);
     if (assignment < assignments)
       header.expert_of_assignment[assignment] = static_cast<std::int16_t>(expert);

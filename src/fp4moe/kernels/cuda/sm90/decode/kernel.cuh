@@ -198,8 +198,16 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
   pdl_launch_dependents();
   prefetch_params(given);
 
-  // Barriers.
-  if (threadIdx.x == 0) {
+  // Epilogue warps route if they are enough: then math warps have copied the tokens when the batches
+  // are listed.
+  const std::uint32_t warp = warp_uniform(threadIdx.x / 32);
+  const std::uint32_t count = router_warps(p, ring_bytes / 4);
+  const bool epilogue_routes = count <= kEpilogueThreads / 32,
+             is_epilogue = warp >= first_warp(Role::epilogue);
+  const RouterWarps routers{count, epilogue_routes ? warp - first_warp(Role::epilogue) : warp};
+
+  // Barriers. The first router warp meets the loader at kBatchesBarrier, all others at kWorkersBarrier.
+  if (routers.index == 0 && threadIdx.x % 32 == 0) {
     for (std::uint32_t i = 0; i < p.stages; ++i) {
       mbarrier_init(shared_address(&header.full[i]), 1);
       mbarrier_init(shared_address(&header.empty[i]), kMathWarpgroups * 4);
@@ -216,14 +224,7 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
                     p.counters[0] + 1,
                     kIsPrescaled<Format>};
 
-  // Routing. Epilogue warps route if they are enough: then math warps have copied the tokens when
-  // the batches are listed. The scratch memory is the ring, and the partial sums that nobody uses
-  // yet.
-  const std::uint32_t warp = warp_uniform(threadIdx.x / 32);
-  const std::uint32_t count = router_warps(p, ring_bytes / 4);
-  const bool epilogue_routes = count <= kEpilogueThreads / 32,
-             is_epilogue = warp >= first_warp(Role::epilogue);
-  const RouterWarps routers{count, epilogue_routes ? warp - first_warp(Role::epilogue) : warp};
+  // Routing. The scratch memory is the ring, and the partial sums, which are not used yet.
   constexpr std::uint32_t kBatchesThreads = 64;  // the first router warp and the loader
   PendingWeights pending;
   if (routers.index < count) {

@@ -148,7 +148,7 @@ class EpilogueWarps {
     const auto prefetch = [&](std::uint32_t i) -> ulonglong2 {
       if (last < next || i >= count) return {};
       const std::uint64_t* from = partial_sums(p_, next, 0, true) + i * 64;
-      return load_relaxed(from + rows.row, from + rows.other);
+      return ld_relaxed_both(from + rows.row, from + rows.other);
     };
     ulonglong2 prefetched = prefetch(warp_);
     wait_for_partials();
@@ -164,7 +164,7 @@ class EpilogueWarps {
         if (work.is_empty(block)) continue;
         const std::uint64_t* from = partial_sums(p_, block, 0, true) + i * 64;
         const std::uint64_t *first = from + rows.row, *second = from + rows.other;
-        if (block != next) words = load_relaxed(first, second);
+        if (block != next) words = ld_relaxed_both(first, second);
         const float2 part = spin_until(words, first, second, epoch_);
         sum = __fadd_rn(sum, part.x);
         other = __fadd_rn(other, part.y);
@@ -290,18 +290,18 @@ class CombineWarps {
         first[i] = broadcast_address(mine.first, begin + i);
         second[i] = broadcast_address(mine.second, begin + i);
         if (begin + i >= choices || first[i] == nullptr) continue;
-        words[i] = load_relaxed(first[i] + lane_);
-        if (second[i] != nullptr) more_words[i] = load_relaxed(second[i] + lane_);
+        words[i] = ld_relaxed(first[i] + lane_);
+        if (second[i] != nullptr) more_words[i] = ld_relaxed(second[i] + lane_);
         bias[i] = column_bias(columns, first_assignment + begin + i);
       }
 #pragma unroll
       for (std::uint32_t i = 0; i < kInFlight; ++i) {
         if (begin + i >= choices || first[i] == nullptr) continue;
         const std::uint32_t assignment = first_assignment + begin + i;
-        while (!has_epoch(words[i], epoch_)) words[i] = load_relaxed(first[i] + lane_);
+        while (!has_epoch(words[i], epoch_)) words[i] = ld_relaxed(first[i] + lane_);
         float own = value_of(words[i]);
         if (second[i] != nullptr) {
-          while (!has_epoch(more_words[i], epoch_)) more_words[i] = load_relaxed(second[i] + lane_);
+          while (!has_epoch(more_words[i], epoch_)) more_words[i] = ld_relaxed(second[i] + lane_);
           own = __fadd_rn(own, value_of(more_words[i]));
         }
         const auto from = static_cast<int>(begin + i);
@@ -325,8 +325,8 @@ class CombineWarps {
       if (work_.is_empty(block)) continue;
       const std::uint64_t* at =
           partial_sums(p_, block, 1, true) + column_of(assignment) * 64 + columns.first + lane_;
-      std::uint64_t word = load_relaxed(at);
-      while (!has_epoch(word, epoch_)) word = load_relaxed(at);
+      std::uint64_t word = ld_relaxed(at);
+      while (!has_epoch(word, epoch_)) word = ld_relaxed(at);
       own = __fadd_rn(own, value_of(word));
     }
     return own;

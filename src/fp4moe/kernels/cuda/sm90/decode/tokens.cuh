@@ -149,7 +149,7 @@ __device__ inline void fill_hidden(const DecodeParams& p, const Block& block, st
       is_complete = true;
 #pragma unroll
       for (std::uint32_t i = 0; i < kVecColumns / 2; ++i)
-        pairs[i] = load_relaxed_x2(at + i * kHiddenPairStride);
+        pairs[i] = ld_relaxed_x2(at + i * kHiddenPairStride);
 #pragma unroll
       for (const ulonglong2& pair : pairs)
         is_complete =

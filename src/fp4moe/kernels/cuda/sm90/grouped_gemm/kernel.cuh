@@ -54,7 +54,7 @@ class SortAndStart {
     const std::uint32_t warp = warp_uniform(threadIdx.x / 32);
     // Usually every expert has one tile: the scheduler is made for that while the block waits.
     const std::uint32_t guess = min(p_.block_sort.assignments, p_.block_sort.experts);
-    if (warp == kLoader) header_.scheduler.make(p_, guess, Config::kTileTokens);
+    if (warp == kLoader) header_.scheduler.make(p_, guess, Config::kWarpgroups);
     BlockLocalSort sort(p_, scratch);
     sort.clear_rows();
     pdl_wait();
@@ -95,7 +95,7 @@ class SortAndStart {
   // The weight loader warp, with the counts of experts. `guess`: tiles of the scheduler so far.
   __device__ void start_weights(const ExpertTables& experts, std::uint32_t guess) const {
     const std::uint32_t tiles = experts.first_tile[p_.block_sort.experts];
-    if (tiles != guess) header_.scheduler.make(p_, tiles, Config::kTileTokens);
+    if (tiles != guess) header_.scheduler.make(p_, tiles, Config::kWarpgroups);
     first_.work = make_work_tile(
         header_.scheduler.tile(warp_uniform(first_.number)), [&](std::uint32_t tile) {
           return make_tile(experts, expert_of_tile(experts, p_.block_sort.experts, tile), tile);
@@ -111,12 +111,14 @@ class SortAndStart {
     for (std::uint32_t i = threadIdx.x % 32; i < header_.queue[0].tile.rows; i += 32)
       header_.token_of_row[i] = token_of_row[i];
   }
-  // One stage. A thread copies 16 bytes of each K block of the stage, of one row or two.
+  // One stage, if the first work tile is of GEMM1. A thread copies 16 bytes of each K block of the
+  // stage, of one row or two.
   template <class Token>
   __device__ void send_tokens(std::uint32_t stage, const Token* token_of_row) const {
     constexpr std::uint32_t kRows = Config::kWarpgroups * 128 / 8;  // at once
     const std::uint32_t chunk = threadIdx.x % 8, first = stage * Config::kStageKBlocks;
-    const std::uint32_t rows = header_.queue[0].tile.rows;
+    const WorkTile& work = header_.queue[0];
+    const std::uint32_t rows = work.gemm == 0 ? work.tile.rows : 0;
     if (threadIdx.x >= kRows * 8 || threadIdx.x / 8 >= rows) return;
 #pragma unroll
     for (std::uint32_t row = threadIdx.x / 8; row < Config::kTileTokens; row += kRows) {
@@ -205,6 +207,7 @@ __device__ inline void skip_stages(std::uint32_t k_blocks, std::uint32_t num_sta
                                    SharedHeader& header, MathWarp& me) {
   for (std::uint32_t k_block = 0; k_block < k_blocks; k_block += Config::kStageKBlocks) {
     mbarrier_wait(shared_address(&header.full[me.stage.index]), me.stage.phase);
+    __syncwarp();  // no lane may miss a phase
     if (me.lane == 0) mbarrier_arrive(shared_address(&header.empty[me.stage.index]));
     me.stage.advance(num_stages);
   }
@@ -390,7 +393,7 @@ __device__ __forceinline__ void run(const GroupedGemmParams& p) {
       if (!is_sorting) {
         tables.count = __ldcg(p.tables.tile_count);
         if (threadIdx.x % 32 == 0) first.take(p);
-        header.scheduler.make(p, tables.count, Config::kTileTokens);
+        header.scheduler.make(p, tables.count, Config::kWarpgroups);
         first.work =
             make_work_tile(header.scheduler.tile(warp_uniform(first.number)),
                            [&](std::uint32_t tile) { return load_tile(tables.tiles, tile); });

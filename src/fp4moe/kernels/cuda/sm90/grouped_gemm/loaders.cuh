@@ -163,6 +163,10 @@ class TokenLoader {
  private:
   __device__ static std::uint32_t lane() { return threadIdx.x % 32; }
   __device__ bool is_first() const { return warp_ == 0 && lane() == 0; }
+  // Blocks of tokens for K blocks of weights.
+  __device__ static std::uint32_t token_blocks(std::uint32_t k_blocks) {
+    return (k_blocks + Config::kTokenKBlocks - 1) / Config::kTokenKBlocks;
+  }
 
   // Waits for the row groups of the deferred gather and, before GEMM2, for all M blocks of GEMM1.
   __device__ void wait_for_tile(std::uint32_t which, std::uint32_t tile_index, std::uint32_t rows) {
@@ -182,15 +186,17 @@ class TokenLoader {
   }
   // All lanes arrive at the full barrier, as they do in gather_rows.
   __device__ void copy_tile(const Gemm& gemm, std::uint32_t first, std::uint32_t rows) {
-    const std::uint8_t* from = gemm.tiles + std::uint64_t{first} * gemm.matrix.k_blocks * 128;
-    const std::uint32_t k_block_bytes = rows * 128;
+    const std::uint32_t k_block_bytes = rows * Config::kTokenRowBytes;
+    const std::uint8_t* from = gemm.tiles + std::uint64_t{first} * Config::kTokenRowBytes *
+                                                token_blocks(gemm.matrix.k_blocks);
     for_stages(gemm.matrix.k_blocks, [&](std::uint32_t k_block, std::uint32_t k_blocks,
                                          std::uint32_t to, std::uint32_t full) {
       if (warp_ == 0 && elect_one()) {
         fence_proxy_async();  // gather_rows may have used this stage before
-        mbarrier_arrive_expect_tx(full, k_blocks * k_block_bytes);
-        cp_async_bulk(to, from + std::uint64_t{k_block} * k_block_bytes, k_blocks * k_block_bytes,
-                      full, l2_evict_normal());
+        const std::uint32_t bytes = token_blocks(k_blocks) * k_block_bytes;
+        mbarrier_arrive_expect_tx(full, bytes);
+        cp_async_bulk(to, from + std::uint64_t{k_block / Config::kTokenKBlocks} * k_block_bytes,
+                      bytes, full, l2_evict_normal());
       } else {
         mbarrier_arrive(full);
       }

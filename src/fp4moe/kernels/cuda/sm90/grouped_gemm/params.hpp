@@ -34,9 +34,10 @@ struct Gemm {
   std::uint32_t out_k_blocks = 0;  // of the token tiles of h
   std::uint32_t is_gated = 0;      // always 1 for the swiglu epilogues
   float alpha = 1, beta = 0, limit = 0;
-  HiddenQuantization hidden{};  // of swiglu_quantized
-  float prescale = 1;           // of the tokens, and of the h that is written
-  float input_factor = 1;       // divided by prescale; multiplies the accumulator, except raw_f32
+  HiddenQuantization hidden{};          // of swiglu_quantized
+  const float* token_scales = nullptr;  // grouped_gemm_fp8: [rows], multiply the sums; null: all 1
+  float prescale = 1;                   // of the tokens, and of the h that is written
+  float input_factor = 1;  // divided by prescale; multiplies the accumulator, except raw_f32
 };
 
 // Every block sorts the assignments for itself: faster than a gather launch for few assignments.

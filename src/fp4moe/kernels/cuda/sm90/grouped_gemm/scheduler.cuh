@@ -26,13 +26,13 @@ struct WorkTileIndex {
 // the weight loader warp that calls it has no time.
 class TileScheduler {
  public:
-  // All lanes of one warp call. `tile_tokens`: of the kernel.
-  __device__ void make(const GroupedGemmParams& p, std::uint32_t tiles, std::uint32_t tile_tokens) {
+  // All lanes of one warp call. `warpgroups`: math warpgroups of the kernel.
+  __device__ void make(const GroupedGemmParams& p, std::uint32_t tiles, std::uint32_t warpgroups) {
     const std::uint32_t m_blocks1 = p.gemms[0].matrix.m_blocks;
     const std::uint32_t m_blocks2 = p.gemms[1].matrix.m_blocks;
-    const std::uint32_t at_once = math_warpgroups(tile_tokens), lane = threadIdx.x % 32;
-    std::uint32_t gemm1 = (m_blocks1 + at_once - 1) / at_once;  // work tiles of a token tile
-    std::uint32_t gemm2 = (m_blocks2 + at_once - 1) / at_once, early = 0;
+    const std::uint32_t lane = threadIdx.x % 32;
+    std::uint32_t gemm1 = (m_blocks1 + warpgroups - 1) / warpgroups;  // work tiles of a token tile
+    std::uint32_t gemm2 = (m_blocks2 + warpgroups - 1) / warpgroups, early = 0;
     if (tiles != 0) {
       const std::uint32_t rounds = (tiles * (gemm1 + gemm2) + gridDim.x - 1) / gridDim.x;
       const std::uint32_t work_tiles = rounds * gridDim.x / tiles;

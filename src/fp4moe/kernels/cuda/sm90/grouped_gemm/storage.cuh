@@ -32,6 +32,8 @@ struct Config {
   static constexpr std::uint32_t kStageBytes =
       SharedStorage{tokens, Format::kIsNvfp4}.stage_bytes();
   static constexpr std::uint32_t kStageKBlocks = stage_k_blocks(tokens);
+  static constexpr std::uint32_t kTokenKBlocks = 1;  // K blocks of weights in a block of tokens
+  static constexpr std::uint32_t kTokenRowBytes = kBlockRowBytes;
   static constexpr std::uint32_t kWarpgroups = math_warpgroups(tokens);
   static constexpr std::uint32_t kMathWarps = kWarpgroups * 4;
   static constexpr bool kGathersTokens = tokens <= kMaxGatheredTokens;

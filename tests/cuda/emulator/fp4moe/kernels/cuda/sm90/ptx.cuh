@@ -1,16 +1,26 @@
-// The functions of src/fp4moe/kernels/cuda/sm90/ptx.cuh on a CPU, as far as kernels of the family sm80
-// use them. This file is found before that one.
+// The functions of src/fp4moe/kernels/cuda/sm90/ptx.cuh on a CPU. This file is found before that one.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 #include "fp4moe/formats/bf16.hpp"
+#include "fp4moe/formats/e4m3fn.hpp"
+#include "fp4moe/formats/f16.hpp"
 
+#define FP4MOE_HAS_E4M3
+#ifdef FP4MOE_SM80
 #define FP4MOE_KERNEL(name) fp4moe_sm80_##name
+#else
+#define FP4MOE_KERNEL(name) fp4moe_sm90_##name
+#endif
 
 namespace fp4moe::kernels::cuda::sm90 {
 
+#ifdef FP4MOE_SM80
 inline constexpr bool kHasPdl = false;
+#else
+inline constexpr bool kHasPdl = true;  // kernels run one after the other all the same
+#endif
 inline constexpr std::uint32_t kFullWarp = 0xFFFFFFFFu;
 
 // Addresses of shared memory count from an object of this thread of the system.
@@ -23,16 +33,53 @@ T* shared_pointer(std::uint32_t at) {
   return reinterpret_cast<T*>(emulator::shared_origin() + static_cast<std::int32_t>(at));
 }
 
+inline std::uint32_t warp_uniform(std::uint32_t x) { return __shfl_sync(kFullWarp, x, 0); }
 template <class T>
-T* keep_in_register(T* x) {
+T keep_in_register(T x) {
   return x;
 }
+inline bool elect_one() { return __shfl_sync(kFullWarp, threadIdx.x % 32, 0) == threadIdx.x % 32; }
+template <int>
+void setmaxnreg_inc() {}
+template <int>
+void setmaxnreg_dec() {}
 inline void pdl_launch_dependents() {}
 inline void pdl_wait() {}
 template <class Params>
 void prefetch_params(const Params&) {}
 
 inline emulator::Block& block() { return emulator::Block::current(); }
+
+inline void named_barrier_sync(std::uint32_t barrier, std::uint32_t threads) {
+  block().sync(barrier, threads);
+}
+inline void named_barrier_arrive(std::uint32_t barrier, std::uint32_t threads) {
+  block().arrive(barrier, threads);
+}
+
+inline void mbarrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
+  block().mbarrier_init(shared_pointer(barrier), arrivals);
+}
+inline void fence_mbarrier_init() {}
+inline void mbarrier_arrive(std::uint32_t barrier) {
+  block().mbarrier_arrive(shared_pointer(barrier));
+}
+inline void mbarrier_arrive_expect_tx(std::uint32_t barrier, std::uint32_t bytes) {
+  block().mbarrier_expect(shared_pointer(barrier), bytes);
+  mbarrier_arrive(barrier);
+}
+inline void mbarrier_wait(std::uint32_t barrier, std::uint32_t phase) {
+  block().mbarrier_wait(shared_pointer(barrier), phase);
+}
+
+inline std::uint64_t l2_evict_first() { return 0; }
+inline std::uint64_t l2_evict_normal() { return 0; }
+inline void cp_async_bulk(std::uint32_t to, const void* from, std::uint32_t bytes,
+                          std::uint32_t barrier, std::uint64_t = 0) {
+  if ((to | bytes | reinterpret_cast<std::uintptr_t>(from)) % 16 != 0)
+    block().report("a bulk copy is not aligned to 16 bytes");
+  block().copy_bulk(shared_pointer(to), from, bytes, shared_pointer(barrier));
+}
 inline void cp_async_4(std::uint32_t to, const void* from) {
   block().copy(shared_pointer(to), from, 4);
 }
@@ -42,16 +89,48 @@ inline void cp_async_8(std::uint32_t to, const void* from) {
 inline void cp_async_16(std::uint32_t to, const void* from) {
   block().copy(shared_pointer(to), from, 16);
 }
-inline void cp_async_commit() { block().commit(); }
+inline void cp_async_commit() { block().commit_copies(); }
 template <int pending>
 void cp_async_wait_group() {
   block().wait_for_copies(pending);
 }
 
-inline std::uint32_t ld_acquire(const std::uint32_t* from) {
-  return std::atomic_ref(*const_cast<std::uint32_t*>(from)).load();
+inline void cp_async_mbarrier_arrive(std::uint32_t barrier) {
+  block().arrive_after_copies(shared_pointer(barrier), false);
 }
-inline uint2 ld_acquire_u32x2(const std::uint32_t* from) { return {from[0], from[1]}; }
+inline void cp_async_mbarrier_arrive_noinc(std::uint32_t barrier) {
+  block().arrive_after_copies(shared_pointer(barrier), true);
+}
+inline void cp_async_wait_all() {
+  cp_async_commit();
+  cp_async_wait_group<0>();
+}
+inline void fence_proxy_async() {}
+
+// Readers of what other blocks write.
+inline void red_release_add(std::uint32_t* to, std::uint32_t amount) { emulator::add(to, amount); }
+inline std::uint32_t ld_acquire(const std::uint32_t* from) {
+  block().pause();
+  return emulator::load(from);
+}
+inline uint2 ld_acquire_u32x2(const std::uint32_t* from) {
+  block().pause();
+  const std::uint64_t seen = emulator::load(reinterpret_cast<const std::uint64_t*>(from));
+  return {static_cast<std::uint32_t>(seen), static_cast<std::uint32_t>(seen >> 32)};
+}
+inline void spin_until_count(const std::uint32_t* from, std::uint32_t count) {
+  while (ld_acquire(from) < count) {
+  }
+}
+inline void st_relaxed(std::uint64_t* to, std::uint64_t word) { emulator::store(to, word); }
+inline std::uint64_t ld_relaxed(const std::uint64_t* from) {
+  block().pause();
+  return emulator::load(from);
+}
+inline ulonglong2 ld_relaxed_x2(const std::uint64_t* from) {
+  block().pause();
+  return {emulator::load(from), emulator::load(from + 1)};
+}
 
 inline uint4 ld_global_no_allocate_16(const void* from) { return *static_cast<const uint4*>(from); }
 inline uint4 ld_global_nc_16(const void* from) { return *static_cast<const uint4*>(from); }
@@ -63,7 +142,20 @@ inline void st_global_no_allocate_16(void* to, const uint4& v) { *static_cast<ui
 inline uint4 ld_shared_16(std::uint32_t at) { return *shared_pointer<uint4>(at); }
 inline uint2 ld_shared_8(std::uint32_t at) { return *shared_pointer<uint2>(at); }
 inline std::uint32_t ld_shared_4(std::uint32_t at) { return *shared_pointer<std::uint32_t>(at); }
+inline float ld_shared_f32(std::uint32_t at) { return *shared_pointer<float>(at); }
+inline void st_shared_f32(std::uint32_t at, float v) { *shared_pointer<float>(at) = v; }
+inline void st_shared_8(std::uint32_t to, const uint2& v) { *shared_pointer<uint2>(to) = v; }
+inline void st_shared_16(std::uint32_t to, const uint4& v) { *shared_pointer<uint4>(to) = v; }
 
+inline std::uint32_t prmt(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
+  return __byte_perm(a, b, selector);
+}
+inline std::uint32_t cvt_e4m3x2(float low, float high) {
+  return formats::E4m3fn::encode(low) | std::uint32_t{formats::E4m3fn::encode(high)} << 8;
+}
+inline std::uint16_t cvt_e4m3_f16(float x) {
+  return formats::F16::encode(formats::E4m3fn::decode(formats::E4m3fn::encode(x)));
+}
 inline std::uint16_t cvt_bf16(float x) { return formats::Bf16::encode(x); }
 inline std::uint32_t pack_bf16x2(float low, float high) {
   return cvt_bf16(low) | std::uint32_t{cvt_bf16(high)} << 16;
@@ -100,6 +192,19 @@ inline uint4 ldmatrix_x4(std::uint32_t at) {
   }
   return {words[0], words[1], words[2], words[3]};
 }
+// Lane l holds row l / 4, columns 2 (l % 4) and the next, of each matrix; lanes 8 m to 8 m + 7 give the
+// addresses of the rows of matrix m transposed.
+inline void stmatrix_x4_trans(std::uint32_t to, const std::uint32_t (&matrices)[4]) {
+  const uint4 mine{matrices[0], matrices[1], matrices[2], matrices[3]};
+  const auto all = block().exchange(mine);
+  const std::uint32_t lane = threadIdx.x % 32, matrix = lane / 8, column = lane % 8;
+  MatrixRow& row = *shared_pointer<MatrixRow>(to);
+  for (std::uint32_t r = 0; r < 8; ++r) {
+    const uint4& from = all[r * 4 + column / 2];
+    const std::uint32_t words[4] = {from.x, from.y, from.z, from.w};
+    row.of[r] = static_cast<std::uint16_t>(words[matrix] >> column % 2 * 16);
+  }
+}
 inline std::uint32_t movmatrix_trans(std::uint32_t row) {
   const auto all = block().exchange(row);
   const std::uint32_t lane = threadIdx.x % 32, column = lane / 4;
@@ -120,7 +225,7 @@ inline void mma_m16n8k16(float* sums, const AFragment& a, std::uint32_t b0, std:
     AFragment a;
     std::uint32_t b0, b1;
   };
-  const auto all = block().exchange(Operands{a, b0, b1});
+  const auto all = block().exchange_operands(Operands{a, b0, b1});
   const std::uint32_t lane = threadIdx.x % 32, g = lane / 4;
   for (std::uint32_t i = 0; i < 4; ++i) {
     const std::uint32_t n = lane % 4 * 2 + i % 2;

@@ -1,0 +1,48 @@
+// What -o names, before and after a command: where memory runs out, the message still says what
+// stands. Outputs appear whole, under their name at once, so a new file or folder there is the output.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <ostream>
+#include <string>
+
+#include <sys/types.h>
+
+#include "fp4moe/base/result.hpp"
+
+namespace fp4moe::cli {
+
+class OutputWatch {
+ public:
+  // `path`: what -o names; empty: nothing is written.
+  explicit OutputWatch(std::string path);
+
+  // The output, if it is there now and was not before. `ranks`: a folder of them, which grows.
+  enum class Found : std::uint8_t { nothing, output, ranks };
+  Found look() const noexcept;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_, first_rank_;
+  bool was_there_ = false;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+};
+
+// Thrown where no memory is left for an Error that says it.
+class OutputStands final : public std::exception {
+ public:
+  explicit OutputStands(const OutputWatch& watch) noexcept;
+  const char* what() const noexcept override { return "an output stands"; }
+  void print(std::ostream& err) const;  // takes no memory
+
+ private:
+  std::array<char, 1024> path_{};
+  bool is_ranks_ = false;
+};
+
+// `why` as it is, or for a lack of memory what stands all the same.
+Error with_what_stands(Error why, const OutputWatch& watch);
+
+}  // namespace fp4moe::cli
