@@ -71,6 +71,7 @@ case $mode in
     grep -qE "^fp4moe run: .*\[(comm\.|interrupted)" output || fail "nobody says why" ;;
   asked)
     others="run model --ep mpi --exchange gather --tokens 8"
+    "$program" synth --adapter-for model -o adapter >/dev/null || exit 1
     while read -r words sentence; do
       # shellcheck disable=SC2086
       (start_but_one "$program" $others ${words//,/ } -- $others) >output 2>&1 </dev/null
@@ -85,8 +86,16 @@ case $mode in
 --seed,2 seed 1 (rank 1); expected: seed 2 (rank 0)
 --batch,2 batch 0 (rank 1); expected: batch 2 (rank 0)
 --engine,reference engine auto (rank 1); expected: engine reference (rank 0)
+--adapter,adapter adapters none (rank 1); expected: adapters
 ROWS
-    ;;
+    # Tensors of the same names and shapes, with other numbers.
+    "$program" synth --model gpt-oss-20b --layers 2 --experts 8 --hidden 512 --intermediate 256 --seed 2 -o other >/dev/null || exit 1
+    # shellcheck disable=SC2086
+    (start_but_one "$program" ${others/model/other} -- $others) >output 2>&1 </dev/null
+    status=$?
+    [[ $status != @(0|124) ]] || fail "another model: status $status"
+    grep -qF "found: tensors " output || fail "another model: nobody says why"
+    echo "another model: $(grep -m1 "found: " output)" ;;
   absent)
     begin=$SECONDS
     (start_but_one "$program" inspect model -- run model --ep mpi --tokens 8 --deadline 4) >output 2>&1

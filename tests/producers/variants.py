@@ -13,7 +13,7 @@ from gguf_files import GgufVariant
 from numbers_of_fp4 import Rule
 from spellings import (
     ABSENT, COMPRESSED, EXPERTS, HIDDEN, INTERMEDIATE, MODELOPT, NUMBERED, PROJECTIONS, QUARK, Style, Tensors, Tiny, Variant,
-    blocks, columns, compressed, config_of, f32, modelopt, ones, quark, raw, single,
+    bf16, blocks, columns, compressed, config_of, f32, matrices, modelopt, ones, quark, raw, single,
 )
 
 NV, MX, ONE = Tiny("nvfp4"), Tiny("mxfp4"), Tiny("nvfp4", one_factor=True)
@@ -272,6 +272,15 @@ def of_families() -> Iterator[Variant]:
     yield family("cohere2_moe", rule=Rule("sigmoid"), expert_selection_fn="sigmoid", norm_topk_prob=True)
     yield family("ernie4_5_moe", bias_name="moe_statics.e_score_correction_bias", rule=Rule())
     yield family("qwen3_moe", rule=Rule(), norm_topk_prob=True, activation="gelu_tanh", hidden_act="gelu_pytorch_tanh")
+    yield family("hy_v3", bias_name="e_score_correction_bias", rule=Rule("sigmoid", scale=2.5), router_scaling_factor=2.5)
+    # MiniMax-M3 and Kimi-K3 by their keys, with constants that no activation has by itself.
+    yield family("minimax_m3_vl", bias_name="e_score_correction_bias", rule=Rule("sigmoid", scale=2.0), activation="swigluoai",
+                 hidden_act="swigluoai", swiglu_alpha=1.25, swiglu_limit=5.0, scoring_func="sigmoid", routed_scaling_factor=2.0)
+    latent = family("kimi_linear", bias_name="gate.e_score_correction_bias", activation="situ", hidden_act="situ", activation_situ_beta=4.0,
+                    activation_situ_linear_beta=25.0, hidden_size=2 * HIDDEN, routed_expert_hidden_size=HIDDEN,
+                    moe_router_activation_func="sigmoid", moe_renormalize=True)
+    latent.tensors["model.layers.0.mlp.gate.weight"] = ones(EXPERTS, 2 * HIDDEN)
+    yield latent
     yield family("phimoe", no_rule="phimoe")
     hashed = family("deepseek_v4", no_rule="token ids", num_experts=ABSENT, n_routed_experts=EXPERTS, scoring_func="sqrtsoftplus")
     hashed.tensors["model.layers.0.mlp.gate.tid2eid"] = raw("I64", np.zeros((16, 2), np.int64))
@@ -308,6 +317,14 @@ def of_gguf() -> Iterator[GgufVariant]:
         latent = {**hybrid, "embedding_length": 2 * HIDDEN, "moe_latent_size": HIDDEN}
         yield GgufVariant(f"gguf-{kind}-latent", tiny, None, "nemotron_h_moe", latent, ("up", "down"), activation="relu2")
         yield GgufVariant(f"gguf-{kind}-phimoe", tiny, None, "phimoe", only_one_width, no_rule="phimoe")
+
+
+def unquantized(variant: Variant) -> Variant:
+    """The same model with its experts' values in BF16, which holds all of them."""
+    tensors = {name: tensor for name, tensor in variant.tensors.items() if ".experts." not in name}
+    tensors |= {f"{stem}.weight": bf16(each.values()) for stem, each in matrices(variant.tiny, MODELOPT)}
+    config = {key: value for key, value in variant.config.items() if key != "quantization_config"}
+    return Variant(variant.name, variant.tiny, tensors, config)
 
 
 def variants() -> list[Variant | GgufVariant]:

@@ -31,7 +31,7 @@ static_assert(FP4MOE_USAGE == static_cast<int>(ErrorCode::usage) &&
 static_assert(sizeof(std::size_t) == 8 && sizeof(void*) == 8);
 
 constexpr std::size_t kWord = 8, kLargestStruct = 4096;
-constexpr std::uint64_t kMaxThreads = 4096, kMaxRanks = 1u << 16;
+constexpr std::uint64_t kMaxRanks = 1u << 16;
 
 struct LastError {
   std::string line{}, id{}, json = "{}";
@@ -221,9 +221,9 @@ Error uneven(std::string_view what, std::size_t first, std::size_t other) {
 }
 
 Result<std::size_t> threads_of(std::uint64_t backend_request) {
-  if (backend_request > kMaxThreads)
+  if (backend_request > platform::kMaxThreads)
     return usage("options.threads", "invalid number of threads")
-        .expects(fmt::format("0 to {}", kMaxThreads), fmt::format("{}", backend_request));
+        .expects(fmt::format("0 to {}", platform::kMaxThreads), fmt::format("{}", backend_request));
   const Result<platform::Settings> settings = platform::read_settings();
   if (!settings) return settings.why();
   return platform::choose_threads(

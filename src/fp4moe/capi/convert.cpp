@@ -25,7 +25,7 @@ Result<convert::Recipe> make_recipe(const std::string& path,
   const std::string backend = text_or(options.backend, ""), layout = text_or(options.layout, "");
   const std::string generation = text_or(options.generation, "");
   if (!layout.empty() && !backend.empty())
-    return usage("convert.layout", "a backend has its layout")
+    return usage("convert.layout", "both a backend and a layout are given")
         .expects("either a backend or a layout", "both");
   if (!layout.empty() && !generation.empty()) {
     const auto found = backends::require_layout(layout, generation);

@@ -58,7 +58,7 @@ Result<RouterOptions> take_routing(const fp4moe_routing* pointer, std::uint64_t 
                                     result.shared_experts, result.groups, result.chosen_groups})
     if (count > kMaxExperts) return wrong_number("experts", kMaxExperts, count);
   if (given->renormalize > 2)
-    return usage("routing.renormalize", "weights are renormalized or not")
+    return usage("routing.renormalize", "invalid value of renormalize")
         .expects("0 (as the method does), 1 (yes) or 2 (no)",
                  fmt::format("{}", given->renormalize));
   if (given->renormalize != 0) result.renormalize = given->renormalize == 1;

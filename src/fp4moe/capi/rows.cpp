@@ -83,7 +83,7 @@ Result<Done> check_numbers(const void* data, std::uint64_t rows, std::uint64_t c
   const auto count = checked_multiply(rows, columns);
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(data) % 4 == 0;
   if (!count || *count > PTRDIFF_MAX / 4 || !is_aligned)
-    return usage("routes.memory", fmt::format("{} cannot lie there", what))
+    return usage("routes.memory", fmt::format("unreadable memory: {}", what))
         .expects("arrays that are aligned to 4 bytes",
                  fmt::format("{} of each", count.value_or(UINT64_MAX)));
   if (*count != 0 && data == nullptr) return null_argument(what);
@@ -97,7 +97,7 @@ Result<fp4moe_routes> take_routes(const MoeLayer& layer, const fp4moe_routes* gi
   if (const auto same = check_count(tokens, routes->tokens, "routes"); !same) return same.why();
   const std::uint64_t experts = layer.facts().model.shape.experts;
   if (routes->top_k == 0 || routes->top_k > experts)
-    return usage("routes.top_k", "a token's experts are some of them")
+    return usage("routes.top_k", "invalid top_k")
         .expects(fmt::format("1 to {}", experts), fmt::format("{}", routes->top_k));
   if (const auto fine = check_numbers(routes->ids, tokens, routes->top_k, "the routes' ids"); !fine)
     return fine.why();

@@ -1,5 +1,6 @@
 #include "fp4moe/checkpoint/checkpoint.hpp"
 
+#include "fp4moe/checkpoint/models.hpp"
 #include "fp4moe/checkpoint/survey.hpp"
 
 namespace fp4moe::checkpoint {
@@ -22,6 +23,8 @@ Result<Checkpoint> Checkpoint::from(std::unique_ptr<tensor::Store> store, Survey
   checkpoint.store_ = std::move(store);
   checkpoint.config_ = std::move(found.facts.model);
   checkpoint.row_ = found.row;
+  checkpoint.config_.model_type =
+      std::string(model_type_of(checkpoint.config_.model_type, checkpoint.row_->dialect));
   checkpoint.evidence_ = std::move(found.evidence);
   checkpoint.layers_ = std::move(found.layers);
   checkpoint.others_ = std::move(found.others);

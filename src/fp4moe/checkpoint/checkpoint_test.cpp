@@ -51,6 +51,25 @@ Tensors matrices(std::string_view part, DType type, std::uint64_t width) {
   return tensors;
 }
 
+// original/config.json of gpt-oss names neither model nor activation.
+TEST(Checkpoint, OpenaisOwnFilesAreGptOssWithoutAName) {
+  const DialectRow& openai = *find_row(Dialect::openai, WeightFormat::mxfp4);
+  const Model model = small(WeightFormat::mxfp4);
+  constexpr std::string_view kConfig =
+      R"({"num_experts": 2, "experts_per_token": 1, "hidden_size": 64, "intermediate_size": 64})";
+  for (const std::string_view config : {kConfig, std::string_view()}) {
+    const auto unnamed = open(tensors_of(model, openai), config);
+    ASSERT_TRUE(unnamed) << text(unnamed.why());
+    EXPECT_EQ(unnamed->config().model_type, "gpt_oss");
+  }
+  const auto named = open(tensors_of(model, openai), R"({"model_type": "other"})");
+  ASSERT_TRUE(named) << text(named.why());
+  EXPECT_EQ(named->config().model_type, "other");
+  const auto hugging_face = open(tensors_of(model, gpt_oss()), kConfig);
+  ASSERT_TRUE(hugging_face) << text(hugging_face.why());
+  EXPECT_EQ(hugging_face->config().model_type, "");
+}
+
 TEST(Checkpoint, RefusesFusedCodesWhoseOtherPartsAreOfOneProjectionAlone) {
   for (const std::string_view part : {"_scales", "_bias"})
     for (const std::string_view projection : {"gate_proj", "up_proj"}) {

@@ -50,7 +50,7 @@ Result<std::optional<ConfigDocument>> read_document(const tensor::MappedFile& fi
   constexpr std::size_t kMaxBytes = std::size_t{100} << 20;
   const std::span<const std::byte> bytes = file.bytes();
   if (bytes.size() > kMaxBytes) {
-    return invalid("config.too_large", "a configuration of this size is none")
+    return invalid("config.too_large", "configuration too large")
         .in(file.path())
         .expects("at most 100 MiB", human_bytes(bytes.size()));
   }
@@ -123,19 +123,26 @@ std::string first_text(ConfigFields& fields, std::initializer_list<std::string_v
   return {};
 }
 
-// "gelu"; where more is said of it than an activation of that name has, that, too.
-std::string activation_of(ConfigFields& fields) {
-  std::string name = first_text(
-      fields, {"mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function"});
-  if (const Json* alpha = fields.find("swiglu_alpha"); alpha != nullptr && alpha->is_number())
-    name += fmt::format("{}swiglu_alpha {}", name.empty() ? "" : ", ", alpha->get<double>());
+bool has_layer_limits(const ConfigFields& fields) {
   const Json* limits = fields.find("swiglu_limits");
-  if (limits != nullptr && limits->is_array())
-    if (std::any_of(limits->begin(), limits->end(), [](const Json& limit) {
-          return limit.is_number() && limit.get<double>() != 0;
-        }))
-      name += fmt::format("{}swiglu_limits", name.empty() ? "" : ", ");
-  return name;
+  return limits != nullptr && limits->is_array() &&
+         std::any_of(limits->begin(), limits->end(), [](const Json& limit) {
+           return limit.is_number() && limit.get<double>() != 0;
+         });
+}
+
+// The activation and its constants.
+void read_activation(ConfigFields& fields, ModelConfig& model) {
+  model.activation = first_text(
+      fields, {"mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function"});
+  model.swiglu_limit = fields.number("swiglu_limit");
+  model.swiglu_alpha = fields.number("swiglu_alpha");
+  model.swiglu_beta = fields.number("swiglu_beta");
+  model.has_layer_limits = has_layer_limits(fields);
+  model.situ_beta = fields.number("activation_situ_beta");
+  model.situ_linear_beta = fields.number("activation_situ_linear_beta");
+  for (std::optional<double>* beta : {&model.situ_beta, &model.situ_linear_beta})
+    if (*beta == 0.0) beta->reset();
 }
 
 }  // namespace
@@ -169,10 +176,9 @@ Result<ModelFacts> parse_config(const Json& config) {
   model.top_k = fields.count({"num_experts_per_tok", "experts_per_token", "num_experts_per_token",
                               "moe_k", "moe_topk", "moe_top_k", "top_k_experts"});
   // Models with latent experts project the hidden state down before them.
-  model.hidden = fields.count({"moe_latent_size", "hidden_size"});
+  model.hidden = fields.count({"moe_latent_size", "routed_expert_hidden_size", "hidden_size"});
   model.router_hidden = fields.count({"hidden_size"});
   model.intermediate = fields.count({"moe_intermediate_size", "intermediate_size"});
-  model.swiglu_limit = fields.number("swiglu_limit");
   model.groups = fields.count({"n_group", "num_expert_group"});
   model.chosen_groups = fields.count({"topk_group"});
   for (const std::string_view key :
@@ -184,7 +190,7 @@ Result<ModelFacts> parse_config(const Json& config) {
   model.scoring = fields.string("scoring_func");
   for (const std::string_view key : {"moe_router_activation_func", "expert_selection_fn"})
     if (model.scoring.empty()) model.scoring = fields.string(key);
-  model.activation = activation_of(fields);
+  read_activation(fields, model);
   // DeepSeek-V2's models choose among all experts unless they say otherwise.
   if (fields.string("topk_method") == "greedy") model.groups = model.chosen_groups = 1;
   const std::string expert_dtype = fields.string("expert_dtype");

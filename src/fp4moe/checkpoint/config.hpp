@@ -25,7 +25,11 @@ struct ModelConfig {
   std::string model_type{};
   std::optional<std::uint64_t> layers{}, experts{}, top_k{}, hidden{}, intermediate{};
   std::optional<std::uint64_t> router_hidden{};  // differs from `hidden` where experts are latent
-  std::optional<double> swiglu_limit{};
+  // Constants of the experts' activation. SwiGLU's limit, alpha and beta; SiTU's, where 0 counts as
+  // not given.
+  std::optional<double> swiglu_limit{}, swiglu_alpha{}, swiglu_beta{};
+  std::optional<double> situ_beta{}, situ_linear_beta{};
+  bool has_layer_limits = false;  // swiglu_limits: some layers have a limit of their own
   // The router: groups of experts and how many stay, the factor of weights, whether
   // they are normalized, and the function that scores ("sigmoid").
   std::optional<std::uint64_t> groups{}, chosen_groups{};

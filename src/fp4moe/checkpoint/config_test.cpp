@@ -65,7 +65,55 @@ TEST(Config, PrefersTheExpertsOwnSizesAndLooksIntoTextConfig) {
   EXPECT_EQ(facts.model.intermediate, 768u);
   EXPECT_EQ(facts.model.experts, 128u);
   EXPECT_TRUE(facts.claims.empty());
-  EXPECT_EQ(parsed(R"({"hidden_size": 4096, "moe_latent_size": 1024})").model.hidden, 1024u);
+  // Experts of a projection of the hidden state, as Nemotron and Kimi-K3 spell it.
+  for (const char* key : {"moe_latent_size", "routed_expert_hidden_size"}) {
+    const ModelFacts latent =
+        parsed(R"({"hidden_size": 7168, ")" + std::string(key) + R"(": 3584})");
+    EXPECT_EQ(latent.model.hidden, 3584u) << key;
+    EXPECT_EQ(latent.model.router_hidden, 7168u) << key;
+  }
+}
+
+TEST(Config, ReadsTheActivationUnderAllItsNames) {
+  for (const char* key :
+       {"mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function"})
+    EXPECT_EQ(parsed(R"({")" + std::string(key) + R"(": "gelu_new"})").model.activation, "gelu_new")
+        << key;
+  // The experts' own goes before that of all layers.
+  EXPECT_EQ(parsed(R"({"hidden_act": "silu", "mlp_hidden_act": "relu2"})").model.activation,
+            "relu2");
+  EXPECT_EQ(parsed(R"({"hidden_act": null})").model.activation, "");
+}
+
+TEST(Config, ReadsTheConstantsOfTheActivation) {
+  const ModelConfig minimax = parsed(R"({"text_config": {"hidden_act": "swigluoai",
+      "swiglu_alpha": 1.702, "swiglu_beta": 0.5, "swiglu_limit": 7.0}})")
+                                  .model;
+  EXPECT_EQ(minimax.activation, "swigluoai");
+  EXPECT_EQ(minimax.swiglu_alpha, 1.702);
+  EXPECT_EQ(minimax.swiglu_beta, 0.5);
+  EXPECT_EQ(minimax.swiglu_limit, 7.0);
+  EXPECT_FALSE(minimax.has_layer_limits);
+  const ModelConfig kimi = parsed(R"({"hidden_act": "situ", "activation_situ_beta": 4.0,
+      "activation_situ_linear_beta": 25})")
+                               .model;
+  EXPECT_EQ(kimi.situ_beta, 4.0);
+  EXPECT_EQ(kimi.situ_linear_beta, 25.0);
+  const ModelConfig usual =
+      parsed(R"({"activation_situ_beta": 0, "activation_situ_linear_beta": null})").model;
+  EXPECT_EQ(usual.situ_beta, std::nullopt);
+  EXPECT_EQ(usual.situ_linear_beta, std::nullopt);
+  EXPECT_TRUE(parsed(R"({"swiglu_limits": [0, null, 7.0]})").model.has_layer_limits);
+  for (const char* none : {"[0, 0.0, null]", "[]", "null", "7.0"})
+    EXPECT_FALSE(parsed(R"({"swiglu_limits": )" + std::string(none) + "}").model.has_layer_limits)
+        << none;
+}
+
+TEST(Config, ReadsTheRoutersFactorUnderAllItsNames) {
+  for (const char* key : {"routed_scaling_factor", "moe_routed_scaling_factor",
+                          "moe_router_scaling_factor", "router_scaling_factor", "route_scale"})
+    EXPECT_EQ(parsed(R"({")" + std::string(key) + R"(": 2.5})").model.routed_scale, 2.5) << key;
+  EXPECT_EQ(parsed("{}").model.routed_scale, std::nullopt);
 }
 
 TEST(Config, AListOfEqualNumbersIsOneNumber) {
@@ -207,6 +255,8 @@ TEST(Config, RefusesFieldsOfTheWrongTypeByName) {
         std::pair{R"({"model_type": 3})", "model_type"},
         std::pair{R"({"text_config": []})", "text_config"},
         std::pair{R"({"swiglu_limit": "7"})", "swiglu_limit"},
+        std::pair{R"({"swiglu_alpha": [1.702]})", "swiglu_alpha"},
+        std::pair{R"({"activation_situ_beta": true})", "activation_situ_beta"},
         std::pair{R"({"quantization_config": "nvfp4"})", "quantization_config"},
         std::pair{R"({"quantization_config": {"quant_method": 4}})", "quant_method"},
         std::pair{R"({"quantization_config": {"quant_method": "modelopt", "ignore": {}}})",

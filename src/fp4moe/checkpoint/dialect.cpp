@@ -134,6 +134,18 @@ std::string grouping_text(const DialectRow& row) {
   return std::string(name(row.grouping)) + (joined ? ", gate and up joined" : "");
 }
 
+bool is_scale_type(WeightFormat format, DType type) {
+  if (format == WeightFormat::nvfp4) return type == DType::f8_e4m3;
+  return type == DType::u8 || type == DType::f8_e8m0;
+}
+
+bool changes_numbers(std::string_view part) {
+  for (const std::string_view word :
+       {"scale", "zero_point", "zeros", "g_idx", "perm", "lora", "hadamard", "rotation"})
+    if (part.find(word) != std::string_view::npos) return true;
+  return false;
+}
+
 std::string layer_prefix(const DialectRow& row, std::uint64_t layer) {
   return fmt::format(fmt::runtime(row.prefix), layer);
 }

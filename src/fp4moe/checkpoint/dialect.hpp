@@ -80,6 +80,12 @@ const DialectRow* find_row(Dialect dialect, WeightFormat format, Grouping groupi
 // "per expert", "per expert, gate and up joined", "fused", "stacked"
 std::string grouping_text(const DialectRow& row);
 
+// True if a format's block scales may have this type.
+bool is_scale_type(WeightFormat format, tensor::DType type);
+// Parts by which quantizers change what codes stand for: a scale, a zero point, another order of the
+// columns, a correction of low rank, a rotation.
+bool changes_numbers(std::string_view part);
+
 // "model.layers.3.mlp."
 std::string layer_prefix(const DialectRow& row, std::uint64_t layer);
 // "model.layers.3.mlp.experts.7.gate_proj"; `expert` counts only where the row is per_expert. A

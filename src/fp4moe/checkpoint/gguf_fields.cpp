@@ -31,6 +31,7 @@ constexpr KeyRow kKeys[] = {
 };
 // Written, and read from other programs' files under the rules of config_from_gguf.
 constexpr KeyRow kRouterKeys[] = {
+    {"moe_latent_size", "routed_expert_hidden_size"},
     {"attention.value_length", "head_dim"},
     {"leading_dense_block_count", "first_k_dense_replace"},
     {"expert_shared_count", "n_shared_experts"},
@@ -94,8 +95,9 @@ class FieldsOfModel {
     add_whole("general.quantization_version", 2);
     add_count("block_count", model_.layers);
     if (model_.next_layers != 0) add_count("nextn_predict_layers", model_.next_layers);
-    const Json* hidden =
-        of_config("moe_latent_size") == nullptr ? nullptr : of_config("hidden_size");
+    const bool is_latent = of_config("moe_latent_size") != nullptr ||
+                           of_config("routed_expert_hidden_size") != nullptr;
+    const Json* hidden = is_latent ? of_config("hidden_size") : nullptr;
     add_count("embedding_length", hidden != nullptr && is_count(*hidden)
                                       ? hidden->get<std::uint64_t>()
                                       : model_.shape.hidden);
@@ -168,6 +170,7 @@ class FieldsOfModel {
       scoring = "sigmoid";
     if (scoring == "softmax") add_count("expert_gating_func", 1);
     if (scoring == "sigmoid") add_count("expert_gating_func", 2);
+    if (scoring == "sqrtsoftplus") add_count("expert_gating_func", 4);
   }
 
   void add_rope() {

@@ -116,6 +116,7 @@ constexpr FamilyRow kFamilies[] = {
      "Renormalize"},
     {"ernie4_5_moe ernie4_5_vl_moe ernie4_5-moe", "SoftmaxBias"},
     {"deepseek_v2", "GroupedSoftmax"},
+    {"minimax_m3 minimax_m3_vl", "DeepSeekV3", {}},  // the configuration names the activation
     {"flint", "SigmoidRenorm"},
     // A method of their own, or one that each file names.
     {"phimoe cohere2_moe cohere2moe arctic", {}},
@@ -246,6 +247,10 @@ Result<const ModelRow*> require_model(std::string_view name) {
 const ModelRow* find_family(std::string_view model_type) {
   const std::string_view family = without_text(model_type);
   return first_where([&](const ModelRow& row) { return row.model_type == family; });
+}
+
+std::string_view model_type_of(std::string_view said, Dialect dialect) {
+  return said.empty() && dialect == Dialect::openai ? "gpt_oss" : said;
 }
 
 std::optional<RowOrder> joined_order(std::string_view model_type) {

@@ -61,6 +61,9 @@ Result<const ModelRow*> require_model(std::string_view name);
 const ModelRow* find_family(std::string_view model_type);
 const ModelRow* find_architecture(std::string_view architecture);
 
+// A checkpoint's model_type: OpenAI's own config.json of gpt-oss names none.
+std::string_view model_type_of(std::string_view said, Dialect dialect);
+
 // How gate and up rows lie where a family's own code has them in one tensor of all experts. None:
 // the family is not known.
 std::optional<RowOrder> joined_order(std::string_view model_type);

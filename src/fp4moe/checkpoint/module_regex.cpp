@@ -184,7 +184,7 @@ class RegexParser {
 
   // Greedy or not, the same names match.
   std::optional<Program> repeated(Program body) {
-    std::size_t min = 1, greatest = 1;
+    std::size_t min = 1, max = 1;
     bool is_endless = false;
     if (take("*")) {
       min = 0;
@@ -199,20 +199,20 @@ class RegexParser {
       const auto last = has_comma ? number() : first;
       if (!take("}") || (!first && !last)) return std::nullopt;
       min = first.value_or(0);
-      greatest = last.value_or(min);
+      max = last.value_or(min);
       is_endless = !last.has_value();
-      if (greatest < min) return std::nullopt;
+      if (max < min) return std::nullopt;
     } else {
       return body;
     }
     take("?");
-    if ((greatest + 1) * std::max<std::size_t>(body.size(), 1) > kMaxSteps) return std::nullopt;
+    if ((max + 1) * std::max<std::size_t>(body.size(), 1) > kMaxSteps) return std::nullopt;
     Program result;
     for (std::size_t i = 0; i < min; ++i) append_steps(result, body);
     if (is_endless) {
       append_steps(result, starred_program(body));
     } else {
-      for (std::size_t i = min; i < greatest; ++i) append_steps(result, maybe(body));
+      for (std::size_t i = min; i < max; ++i) append_steps(result, maybe(body));
     }
     return result;
   }

@@ -61,8 +61,7 @@ bool accepts(const DialectRow& row, TensorPart part, DType type) {
       if (row.dialect == Dialect::gguf) return type == row.codes_dtype;
       return type == DType::u8 || type == DType::i8 || type == DType::f4;
     case TensorPart::scales:
-      if (row.format == WeightFormat::nvfp4) return type == DType::f8_e4m3;
-      return type == DType::u8 || type == DType::f8_e8m0;
+      return is_scale_type(row.format, type);
     case TensorPart::bias:
     case TensorPart::input_scale:  // Quark writes it in the model's type
       return type == DType::bf16 || type == DType::f16 || type == DType::f32;
@@ -70,15 +69,6 @@ bool accepts(const DialectRow& row, TensorPart part, DType type) {
       break;
   }
   return type == DType::f32;
-}
-
-// Parts by which quantizers change what codes stand for: a scale, a zero point, another order of the
-// columns, a correction of low rank, a rotation.
-bool changes_numbers(std::string_view part) {
-  for (const std::string_view word :
-       {"scale", "zero_point", "zeros", "g_idx", "perm", "lora", "hadamard", "rotation"})
-    if (part.find(word) != std::string_view::npos) return true;
-  return false;
 }
 
 // llama.cpp leaves global scales out where all of them are 1.

@@ -21,7 +21,7 @@ namespace agreement_test {
 using runtime::Answer;
 using runtime::SelectionOptions;
 
-// Of the questions, every so many is asked. Sanitizers look at memory: a part shows them all code.
+// Under sanitizers one question in 11 is asked: they check memory, and these reach the same code.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr std::size_t kEvery = 11;
 #else

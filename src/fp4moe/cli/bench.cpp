@@ -73,7 +73,7 @@ std::optional<std::vector<std::uint64_t>> parse_counts(const std::vector<std::st
 Result<std::vector<std::uint64_t>> token_counts(const std::vector<std::string>& words) {
   auto counts = parse_counts(words);
   if (counts) return *std::move(counts);
-  return usage("bench.tokens", "numbers of tokens are whole numbers")
+  return usage("bench.tokens", "invalid number of tokens")
       .expects("such as 1,512,8192", printable(fmt::format("{}", fmt::join(words, ","))));
 }
 
@@ -102,7 +102,7 @@ Result<Setting> read_setting(const BenchOptions& options) {
   }
   setting.threads = setting.all_threads.back();
   if (options.benchmark != Benchmark::ceilings && setting.all_threads.size() > 1)
-    return usage("bench.threads", "this question is asked for one number of threads")
+    return usage("bench.threads", "this benchmark takes one number of threads")
         .expects("one number", fmt::format("{}", fmt::join(setting.all_threads, ",")))
         .try_this("several numbers are for bench ceilings");
   const auto usable = kernels::cpu::usable_features(setting.machine.features, settings->cpu_isa);

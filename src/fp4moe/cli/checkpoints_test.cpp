@@ -100,6 +100,23 @@ TEST(TranscodeCommand, TellsUsageFromBadInputByItsStatus) {
   EXPECT_FALSE(std::filesystem::exists(folder / "x"));
 }
 
+// DeepSeek-V4's dialect is written from itself alone, in other shards.
+TEST(TranscodeCommand, OffersTheDialectsThatOthersBecome) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(call({"synth", "--model", "deepseek-v4-flash", "--experts", "2", "--hidden", "64",
+                  "--intermediate", "64", "-o", folder / "v4"})
+                .status,
+            0);
+  EXPECT_EQ(
+      call({"transcode", folder / "v4", "--to", "deepseek-v4", "-o", folder / "again"}).status, 0);
+  const Json help = call({"help", "transcode", "--json"}).json();
+  std::string offered;
+  for (const Json& option : help["commands"][0]["options"])
+    if (option["name"] == "to") offered = option["help"].string();
+  EXPECT_NE(offered.find("quark, gguf (deepseek-v4: from deepseek-v4 alone)"), std::string::npos)
+      << offered;
+}
+
 TEST(QuantizeCommand, TakesRulesAndInputScalesByName) {
   const TemporaryFolder folder;
   ASSERT_EQ(call(small(folder / "a", {"--dialect", "bf16"})).status, 0);

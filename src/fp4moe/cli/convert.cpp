@@ -21,6 +21,7 @@
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
 #include "fp4moe/cli/question.hpp"
+#include "fp4moe/cli/rank_folders.hpp"
 #include "fp4moe/convert/folder/convert_folder.hpp"
 #include "fp4moe/convert/folder/model_files.hpp"
 #include "fp4moe/plan/model.hpp"
@@ -100,7 +101,7 @@ struct ChosenRecipe {
 Result<Done> choose_layout(const ConvertOptions& options, ChosenRecipe& chosen) {
   Recipe& recipe = chosen.recipe;
   if (!options.layout.empty() && !options.backend.empty())
-    return usage("convert.layout", "a backend has its layout")
+    return usage("convert.layout", "both a backend and a layout are given")
         .expects("either --backend or --layout", "both");
   if (!options.layout.empty() && !options.generation.empty()) {
     const auto layout = backends::require_layout(options.layout, options.generation);
@@ -307,21 +308,22 @@ Result<Json> convert_ranks(const ConvertOptions& options, const checkpoint::Chec
                            const std::vector<checkpoint::Slice>& slices, const Io& io) {
   std::error_code code;
   if (!options.dry_run) std::filesystem::create_directories(options.out, code);
+  const std::string first = rank_folder_name(0);
   Json ranks = Json::array();
   for (std::size_t rank = 0; rank < slices.size(); ++rank) {
-    const std::string out = fmt::format("{}/rank-{}", options.out, rank);
+    const std::string out = fmt::format("{}/{}", options.out, rank_folder_name(rank));
     if (options.resume && std::filesystem::exists(out, code)) {
       if (!io.json) io.out << fmt::format("{}: found finished\n", out);
       ranks.push_back({{"out", out}, {"found_finished", true}});
       continue;
     }
-    const std::string sibling = rank == 0 ? "" : options.out + "/rank-0";
+    const std::string sibling = rank == 0 ? "" : options.out + "/" + first;
     Result<Json> done = convert_slice(options, source, slices[rank], out, sibling, io);
     if (!done) return done.why();
     ranks.push_back(*std::move(done));
   }
   if (!options.dry_run)
-    if (Result<Done> done = convert::write_parent(options.out, "rank-0"); !done) return done.why();
+    if (Result<Done> done = convert::write_parent(options.out, first); !done) return done.why();
   return Json{{"command", "convert"}, {"out", options.out}, {"ranks", std::move(ranks)}};
 }
 

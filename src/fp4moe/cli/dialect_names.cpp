@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/phrase.hpp"
-#include "fp4moe/checkpoint/dialect.hpp"
 
 namespace fp4moe::cli {
 
@@ -21,7 +20,11 @@ std::vector<std::string_view> all_dialects() {
 
 }  // namespace
 
-std::string dialect_names() { return fmt::format("{}", fmt::join(all_dialects(), ", ")); }
+std::string dialect_names(std::optional<checkpoint::Dialect> except) {
+  std::vector<std::string_view> names = all_dialects();
+  if (except) std::erase(names, name(*except));
+  return fmt::format("{}", fmt::join(names, ", "));
+}
 
 std::string meant_dialect(std::string_view word) { return did_you_mean(word, all_dialects()); }
 

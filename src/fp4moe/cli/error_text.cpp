@@ -43,6 +43,20 @@ std::string finding_text(const Error& why, std::size_t columns, std::size_t inde
   return lines({}, with_usual_remedy(why), columns, indent);
 }
 
+void print_plain_error(std::ostream& err, std::string_view path,
+                       std::initializer_list<std::string_view> sentence, std::string_view id) {
+  const auto print = [&err](std::string_view text) {
+    for (const char c : text) err.put(static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c);
+  };
+  err << "fp4moe: ";
+  print(path);
+  if (!path.empty()) err << ": ";
+  for (const std::string_view part : sentence) print(part);
+  err << " [";
+  print(id);
+  err << "]\n";
+}
+
 Error with_usual_remedy(Error why) {
   if (why.remedy.empty()) why.remedy = usual_remedy(why.id);
   return why;

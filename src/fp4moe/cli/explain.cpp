@@ -164,7 +164,7 @@ Result<std::string> read_whole(const std::string& path) {
     break;
   }
   if (text.size() > kMax)
-    return usage("log.size", "a log of this size is not read")
+    return usage("log.size", "log too large")
         .in(path)
         .expects("at most 64 MiB", "more")
         .try_this("backends are chosen at the start: head -n 5000 LOG | fp4moe explain --log -");

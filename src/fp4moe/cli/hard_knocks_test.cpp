@@ -47,7 +47,7 @@ class SharedText final : public std::streambuf {
   char* memory_;
 };
 
-// Whoever reads the words lets the process have no more memory once the output is there.
+// A stream that uses up the process's memory at the first write after `out` exists.
 class GreedyReader final : public std::streambuf {
  public:
   explicit GreedyReader(std::string out) : out_(std::move(out)) {}
@@ -122,6 +122,21 @@ class HardKnocks : public ::testing::Test {
     return {status, out.str(), err.str()};
   }
 
+  // Memory ends at the command's first words after `trigger` exists; only what it says of errors
+  // is kept.
+  static Outcome run_until_memory_ends(const std::vector<std::string>& words,
+                                       const std::string& trigger) {
+    SharedText told;
+    const int status = status_in_child([&] {
+      GreedyReader reader(trigger);
+      std::ostream to(&reader), err(&told);
+      std::vector<const char*> pointers{"fp4moe"};
+      for (const std::string& word : words) pointers.push_back(word.c_str());
+      return run_main(static_cast<int>(pointers.size()), pointers.data(), {.out = to, .err = err});
+    });
+    return {status, {}, told.text()};
+  }
+
   TemporaryFolder folder_{};
   std::string source_ = folder_ / "source";
 };
@@ -142,24 +157,46 @@ TEST_F(HardKnocks, AnOutputThatStandsIsToldOfWithoutAnyMemory) {
   synth("256");
   ASSERT_EQ(run({"synth", "--adapter-for", source_, "-o", folder_ / "adapter"}).status, 0);
   const std::string out = folder_ / "out";
-  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
-           {"convert", source_, "--layout", "marlin.mxfp4"},
-           {"convert", source_, "--layout", "marlin.mxfp4", "--tp", "2"},
-           {"merge", source_, folder_ / "adapter"}}) {
-    SharedText told;
-    const int status = status_in_child([&] {
-      GreedyReader reader(out);
-      std::ostream to(&reader), err(&told);
-      std::vector<const char*> pointers{"fp4moe"};
-      for (const std::string& word : words) pointers.push_back(word.c_str());
-      pointers.insert(pointers.end(), {"-o", out.c_str(), "--threads", "1"});
-      return run_main(static_cast<int>(pointers.size()), pointers.data(), {.out = to, .err = err});
-    });
-    EXPECT_EQ(status, 6) << words[0] << ": " << told.text();
-    EXPECT_TRUE(has(told.text(), out)) << told.text();
-    EXPECT_TRUE(has(told.text(), "complete")) << words[0] << ": " << told.text();
+  struct Case {
+    std::vector<std::string> words;
+    std::string trigger, told;
+  };
+  for (Case& each : std::vector<Case>{
+           {{"convert", source_, "--layout", "marlin.mxfp4"}, out, "the output is complete"},
+           {{"convert", source_, "--layout", "marlin.mxfp4", "--tp", "2"},
+            out + "/rank-0",
+            "the ranks in it are complete"},
+           {{"merge", source_, folder_ / "adapter"}, out, "the output is complete"}}) {
+    each.words.insert(each.words.end(), {"-o", out, "--threads", "1"});
+    const Outcome outcome = run_until_memory_ends(each.words, each.trigger);
+    EXPECT_EQ(outcome.status, 6) << each.words[0] << ": " << outcome.err;
+    EXPECT_TRUE(has(outcome.err, out + ": " + each.told)) << each.words[0] << ": " << outcome.err;
     fs::remove_all(out);
   }
+}
+
+TEST_F(HardKnocks, AFolderWithoutAFinishedRankIsNotCalledComplete) {
+  if (!has_own_memory()) GTEST_SKIP() << "a sanitizer needs all address space";
+  synth("256");
+  const std::string out = folder_ / "out";
+  const Outcome outcome = run_until_memory_ends(
+      {"convert", source_, "--layout", "marlin.mxfp4", "--tp", "2", "-o", out, "--threads", "1"},
+      out);
+  EXPECT_EQ(outcome.status, 6) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "memory")) << outcome.err;
+  EXPECT_FALSE(has(outcome.err, "complete")) << outcome.err;
+}
+
+TEST_F(HardKnocks, AnErrorKeepsItsSentenceAndStatusWithoutMemoryForItsWords) {
+  if (!has_own_memory()) GTEST_SKIP() << "a sanitizer needs all address space";
+  const std::vector<std::string> words{"inspect", folder_ / "no\nsuch", "--json"};
+  const Outcome usual = run(words);
+  const Outcome outcome = run_until_memory_ends(words, folder_ / "");
+  EXPECT_NE(usual.status, 6) << usual.err;
+  EXPECT_EQ(outcome.status, usual.status) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, (folder_ / "no?such") + ": ")) << outcome.err;
+  const std::size_t id = usual.err.find('[');
+  EXPECT_TRUE(has(outcome.err, usual.err.substr(id, usual.err.find(']') - id))) << outcome.err;
 }
 
 TEST_F(HardKnocks, MissingMemoryIsNoDamage) {

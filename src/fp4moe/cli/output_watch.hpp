@@ -1,5 +1,6 @@
-// What -o names, before and after a command: where memory runs out, the message still says what
-// stands. Outputs appear whole, under their name at once, so a new file or folder there is the output.
+// The path of -o before and after a command, so that an error for lack of memory can name the output
+// that exists. Outputs appear whole, under their name at once: a new file or folder there is the
+// output, except for a folder that is still empty or holds only names with a dot in front.
 #pragma once
 #include <array>
 #include <cstdint>

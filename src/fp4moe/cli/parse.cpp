@@ -84,7 +84,7 @@ class Parser {
         see(option);
         return give(option, word);
       }
-    return usage("command.words", "there is a word too many")
+    return usage("command.words", "too many arguments")
         .expects(described_arguments(set), "'" + printable(word) + "'")
         .try_this(see_help());
   }

@@ -9,6 +9,8 @@
 
 namespace fp4moe::cli {
 
+std::string rank_folder_name(std::size_t rank) { return fmt::format("rank-{}", rank); }
+
 std::vector<std::string> rank_folders(const std::string& path) {
   std::error_code code;
   const auto is_converted = [&code](const std::string& folder) {
@@ -16,8 +18,8 @@ std::vector<std::string> rank_folders(const std::string& path) {
   };
   std::vector<std::string> ranks;
   if (is_converted(path)) return {path};
-  for (std::string next; is_converted(next = fmt::format("{}/rank-{}", path, ranks.size()));)
-    ranks.push_back(next);
+  const auto next = [&] { return fmt::format("{}/{}", path, rank_folder_name(ranks.size())); };
+  for (std::string folder; is_converted(folder = next());) ranks.push_back(folder);
   return ranks.empty() ? std::vector<std::string>{path} : ranks;
 }
 

@@ -271,6 +271,9 @@ Run declare_run(OptionSet& set) {
   set.add("--device", words.device, "Device it is selected for").show_default().listed("devices");
   set.add("--engine", words.engine, "Engine that computes").show_default().listed("engines");
   set.add("--numerics", words.numerics, "Instead of the backend's, e.g. exact");
+  set.add("--activations", words.activations,
+          "Quantize activations to none, fp8, fp8_token, fp8_block, mxfp8, mxfp4 or nvfp4, instead "
+          "of the backend's type");
   set.add("--weights", words.weights,
           "Packed into the backend's layout, or mapped: read where the checkpoint has them")
       .one_of({"auto", "packed", "mapped"})

@@ -65,8 +65,11 @@ Result<runtime::RunOptions> run_options(const RunArgs& words, std::size_t thread
   if (!device) return device.why();
   layer.backend_request.device = *std::move(device);
   layer.backend_request.environment = runtime::environment_for(question);
-  const auto read = runtime::read_words(
-      {.engine = words.engine, .weights = words.weights, .numerics = words.numerics}, layer);
+  const auto read = runtime::read_words({.engine = words.engine,
+                                         .weights = words.weights,
+                                         .numerics = words.numerics,
+                                         .activations = words.activations},
+                                        layer);
   if (!read) return read.why();
   layer.threads = words.threads == 0 ? threads : words.threads;
   layer.chunk = words.batch;
@@ -114,6 +117,7 @@ Result<RunArgs> parse_specification(std::string_view text) {
                       {"device", &words.device},
                       {"engine", &words.engine},
                       {"numerics", &words.numerics},
+                      {"activations", &words.activations},
                       {"tp", &words.tp},
                       {"weights", &words.weights},
                       {"ep", &words.ep},
@@ -150,8 +154,7 @@ Result<RunArgs> parse_specification(std::string_view text) {
       return wrong_option(
           "a specification",
           "a backend or exact, then backend=, policy=, vllm=, device=, engine=, weights=, "
-          "numerics=, tp=, ep=, "
-          "exchange=, placement=, adapter=, batch=, threads=",
+          "numerics=, activations=, tp=, ep=, exchange=, placement=, adapter=, batch=, threads=",
           part);
     *key->value = value;
   }

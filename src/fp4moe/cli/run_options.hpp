@@ -16,7 +16,7 @@ constexpr std::uint64_t kMaxTokens = 1 << 20;  // that are made from a seed
 
 struct RunArgs {
   std::string backend = "auto", policy = "native", vllm{}, device = "auto", engine = "auto",
-              numerics{}, weights = "auto";
+              numerics{}, activations{}, weights = "auto";
   std::string tp = "1", ep = "1", exchange{}, placement = "linear";
   std::string input_scale{};  // "X,H"
   std::vector<std::string> adapters{};

@@ -17,6 +17,7 @@
 #include "fp4moe/moe/numerics.hpp"
 #include "fp4moe/moe/rows.hpp"
 #include "fp4moe/runtime/facts.hpp"
+#include "fp4moe/runtime/layer_options.hpp"
 #include "fp4moe/runtime/run_input.hpp"
 #include "fp4moe/tensor/files/safetensors.hpp"
 #include "fp4moe/tensor/files/store.hpp"
@@ -183,6 +184,27 @@ TEST_F(RunCommand, GivesTheSameBitsFromAConvertedFolder) {
   refused(run({"run", file("MARLIN"), "--ep", "2"}), 2, "run.converted");
 }
 
+// A folder that names no backend: AITER_MXFP4_FP8 reads Triton's layout, too, and EMULATION rows of
+// NVFP4, but both by input scales that the checkpoint may lack.
+TEST_F(RunCommand, ABackendWith16BitActivationsReadsAFolderWithoutInputScales) {
+  const std::string triton = file("triton"), plain = file("weight-only"), rows = file("rows");
+  const Outcome converted =
+      run({"convert", source(), "--layout", "triton.mxfp4", "--device", "h100", "-o", triton});
+  ASSERT_EQ(converted.status, 0) << converted.err;
+  const Json layer = layer_of(run({"run", triton, "--json"}));
+  EXPECT_EQ(layer["backend"], "TRITON");
+  EXPECT_EQ(layer["activations"], "bf16");
+  ASSERT_EQ(run({"synth", "--model", "qwen3-30b-a3b", "--weight-only", "--experts", "4", "--hidden",
+                 "64", "--intermediate", "64", "-o", plain})
+                .status,
+            0);
+  ASSERT_EQ(run({"convert", plain, "--layout", "as_loaded.nvfp4", "-o", rows}).status, 0);
+  EXPECT_EQ(layer_of(run({"run", rows, "--json"}))["activations"], "bf16");
+  const Json scaled = layer_of(run({"run", rows, "--input-scale", "0.02,0.05", "--json"}));
+  EXPECT_EQ(scaled["backend"], "EMULATION");
+  EXPECT_EQ(scaled["activations"], "nvfp4");
+}
+
 TEST_F(RunCommand, ComputesWithTheCpuEngineUnlessToldOtherwise) {
   const Json layer = layer_of(run_with({"--backend", "MARLIN", "--check", "--json"}));
   EXPECT_EQ(layer["engine"], "cpu");
@@ -200,6 +222,23 @@ TEST_F(RunCommand, ComputesWithTheCpuEngineUnlessToldOtherwise) {
       layer_of(run_with({"--numerics", "exact", "--weights", "mapped", "--check", "--json"}));
   EXPECT_EQ(mapped["rel_error"], exact["rel_error"]);
   EXPECT_TRUE(mapped["kernel"].string().ends_with("mapped")) << mapped["kernel"];
+}
+
+TEST_F(RunCommand, QuantizesActivationsAsAsked) {
+  const Json plain = layer_of(run_with({"--check", "--json"}));
+  EXPECT_EQ(plain["activations"], "bf16");
+  for (const runtime::ActivationsWord& row : runtime::kActivationsWords)
+    for (const char* engine : {"cpu", "reference"}) {
+      const Json layer = layer_of(run_with({"--activations", std::string(row.word), "--input-scale",
+                                            "0.02,0.5", "--engine", engine, "--check", "--json"}));
+      const bool is_quantized = row.key != oracle::ActivationKey::none;
+      EXPECT_EQ(layer["activations"], is_quantized ? oracle::name(row.key) : "bf16");
+      EXPECT_EQ(layer["within_numerics"], true) << row.word << " " << engine;
+      // Unquantized activations differ by more than an engine's own roundings.
+      EXPECT_EQ(layer["rel_error"].get<double>() > 4 * plain["rel_error"].get<double>(),
+                is_quantized)
+          << row.word << " " << engine << ": " << layer["rel_error"];
+    }
 }
 
 TEST_F(RunCommand, ReportsWhatItDid) {
@@ -430,6 +469,7 @@ TEST_F(RunCommand, RefusesWrongWords) {
   refused(run_with({"--engine", "steam"}), 2, "engine.unknown");
   refused(run_with({"--backend", "MARLIN", "--weights", "mapped"}), 2, "layer.weights");
   refused(run_with({"--numerics", "approximate"}), 2, "numerics.unknown");
+  refused(run_with({"--activations", "fp9"}), 2, "layer.activations");
   refused(run_with({"--policy", "1999-01-01"}), 2, "policy.unknown");
   refused(run_with({"--device", "abacus"}), 2, "device.unknown");
   refused(run_with({"--tp", "0"}), 2, "--tp does not take this value");

@@ -20,8 +20,12 @@ namespace fp4moe::cli {
 namespace {
 
 int print_error(const Error& why, std::string_view command, const Io& io) {
-  if (io.json) io.print({{"error", to_json(with_usual_remedy(why))}});
-  io.err << error_text(why, command, io.err_columns);
+  try {
+    if (io.json) io.print({{"error", to_json(with_usual_remedy(why))}});
+    io.err << error_text(why, command, io.err_columns);
+  } catch (const std::bad_alloc&) {
+    print_plain_error(io.err, why.path, {why.message}, why.id);
+  }
   return static_cast<int>(why.code);
 }
 

@@ -135,7 +135,9 @@ Result<int> run_transcode(const TranscodeOptions& options, const Io& io) {
 Run declare_transcode(OptionSet& set) {
   auto options = std::make_shared<TranscodeOptions>();
   set.add("PATH", options->path, "Checkpoint: folder, index or file").as(Form::path).required();
-  set.add("--to", options->to, "Dialect to write: " + dialect_names())
+  set.add("--to", options->to,
+          "Dialect to write: " + dialect_names(checkpoint::Dialect::deepseek_v4) +
+              " (deepseek-v4: from deepseek-v4 alone)")
       .required()
       .listed("dialects");
   set.add("-o,--out", options->out, "Folder to create (a file for NAME.gguf)").as(Form::path);

@@ -38,8 +38,9 @@ void use_family(const ModelRow& row, oracle::Layer& layer) {
   layer.routing = oracle::routing_from_name(row.routing).value_or(oracle::Routing::unspecified);
 }
 
-// An activation as configurations spell it; none: not one of ours.
-std::optional<oracle::Activation> activation_of(std::string_view name, bool is_gated) {
+// An activation as configurations spell it; none: not one of ours. gpt-oss's belongs to interleaved
+// rows; with gates first it has a name of its own.
+std::optional<oracle::Activation> activation_of(std::string_view name, checkpoint::RowOrder order) {
   struct Spelling {
     std::string_view name, own;
   };
@@ -54,32 +55,75 @@ std::optional<oracle::Activation> activation_of(std::string_view name, bool is_g
   };
   const auto* spelled = std::ranges::find(kSpellings, name, &Spelling::name);
   const std::string own(spelled == std::end(kSpellings) ? name : spelled->own);
-  return oracle::activation_from_name(is_gated ? own : own + "_no_mul");
+  if (own == "swigluoai" && order == checkpoint::RowOrder::halves)
+    return oracle::Activation::swigluoai_uninterleave;
+  return oracle::activation_from_name(order == checkpoint::RowOrder::single ? own + "_no_mul"
+                                                                            : own);
 }
 
-// The configuration's activation, or the family's. gpt-oss's says "silu" of its own one.
+bool takes_alpha(oracle::Activation activation) {
+  return activation == oracle::Activation::swigluoai ||
+         activation == oracle::Activation::swigluoai_uninterleave;
+}
+
+// The configuration's words for the activation.
+std::string activation_words(const checkpoint::ModelConfig& config) {
+  std::vector<std::string> words;
+  if (!config.activation.empty()) words.push_back(config.activation);
+  if (config.swiglu_alpha) words.push_back(fmt::format("swiglu_alpha {}", *config.swiglu_alpha));
+  if (config.swiglu_beta) words.push_back(fmt::format("swiglu_beta {}", *config.swiglu_beta));
+  if (config.has_layer_limits) words.emplace_back("swiglu_limits");
+  return words.empty() ? "not said" : join(words, ", ");
+}
+
+// The code of gpt-oss has its constants in itself, and one limit for all layers; its configuration
+// says "silu".
+void use_gpt_oss(const checkpoint::ModelConfig& config, Model& model) {
+  if (config.has_layer_limits)
+    model.notes.emplace_back("swiglu_limits is not applied: gpt-oss has one limit for all layers");
+  if (config.swiglu_alpha.value_or(1.702) != 1.702 || config.swiglu_beta.value_or(1.0) != 1.0)
+    model.unread_activation = activation_words(config);
+}
+
+// The configuration's activation and its constants; none of ours: false.
+bool use_known(const checkpoint::ModelConfig& config, std::string_view said, Model& model) {
+  const auto known = activation_of(said, model.shape.order);
+  if (!known || config.has_layer_limits) return false;
+  oracle::Layer& layer = model.layer;
+  if (takes_alpha(*known)) {
+    layer.swiglu_alpha = config.swiglu_alpha;
+    layer.swiglu_beta = config.swiglu_beta;
+  } else if (config.swiglu_alpha || config.swiglu_beta) {
+    return false;
+  }
+  layer.activation = *known;
+  if (*known == oracle::Activation::situ) {
+    layer.situ_beta = config.situ_beta;
+    layer.situ_linear_beta = config.situ_linear_beta;
+  }
+  return true;
+}
+
+// The configuration's activation, or the family's.
 void use_activation(const checkpoint::ModelConfig& config, Model& model) {
   const std::string_view own = checkpoint::family_activation(config.model_type);
-  oracle::Layer& layer = model.layer;
   if (own == "swigluoai") {
-    if (config.activation.find("swiglu_alpha") != std::string::npos &&
-        !config.activation.ends_with("swiglu_alpha 1.702"))
-      model.unread_activation = config.activation;
-    return;
+    use_gpt_oss(config, model);
+  } else {
+    const std::string_view said = config.activation.empty() ? own : config.activation;
+    if (use_known(config, said, model)) return;
+    model.unread_activation = activation_words(config);
+    const std::string_view assumed = !own.empty() ? own : model.layer.gated ? "silu" : "relu2";
+    model.layer.activation =
+        activation_of(assumed, model.shape.order).value_or(oracle::Activation::silu);
   }
-  const std::string_view said = config.activation.empty() ? own : config.activation;
-  if (const auto known = activation_of(said, layer.gated)) {
-    layer.activation = *known;
-    return;
-  }
-  if (own.empty()) {
-    layer.activation = layer.gated ? oracle::Activation::silu : oracle::Activation::relu2_no_mul;
-    model.notes.push_back(
-        fmt::format("the model's family is not known here: activation {} is assumed",
-                    oracle::name(layer.activation)));
-  }
-  if (!said.empty() || !config.model_type.empty())
-    model.unread_activation = said.empty() ? std::string_view("not said") : said;
+  if (model.unread_activation.empty()) return;
+  model.notes.push_back(fmt::format("{}: activation {} is assumed",
+                                    own.empty() && config.activation.empty()
+                                        ? "the model's family is not known here"
+                                        : fmt::format("the activation ({}) is not known here",
+                                                      printable(model.unread_activation)),
+                                    oracle::name(model.layer.activation)));
 }
 
 // gpt-oss assigns whole scale blocks to ranks.
@@ -140,7 +184,7 @@ Result<Model> model_from_facts(const std::string& path, const checkpoint::ModelF
                              said.experts ? std::to_string(*said.experts) : "no"))
         .try_this("only layers with experts have MoE backends");
   if (std::max({*said.experts, *said.hidden, *said.intermediate}) > kLargestSize)
-    return invalid("plan.sizes", "a layer of these sizes is none")
+    return invalid("plan.sizes", "invalid sizes of a layer")
         .in(path)
         .expects(
             fmt::format("sizes up to {}", kLargestSize),

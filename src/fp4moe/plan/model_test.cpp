@@ -198,6 +198,104 @@ TEST(Model, QuarksMxfp4GoesThroughGptOssEntry) {
   }
 }
 
+Model model_with(const checkpoint::ModelConfig& config,
+                 checkpoint::RowOrder order = checkpoint::RowOrder::halves) {
+  return model_of_layer(config, {.experts = 8, .hidden = 64, .intermediate = 64, .order = order},
+                        checkpoint::SplitRule::equal);
+}
+
+TEST(Model, AnActivationThatIsNotKnownIsToldWithTheOneThatIsAssumed) {
+  using oracle::Activation;
+  struct Case {
+    checkpoint::ModelConfig config;
+    Activation assumed;
+    std::string_view note;
+  };
+  for (const Case& row : {
+           Case{{.model_type = "qwen3_moe", .activation = "mish"},
+                Activation::silu,
+                "the activation (mish) is not known here: activation silu is assumed"},
+           // A family without a row in the table of models.
+           Case{{.model_type = "granitemoe", .activation = "mish"},
+                Activation::silu,
+                "the activation (mish) is not known here: activation silu is assumed"},
+           Case{
+               {.model_type = "grok", .has_layer_limits = true},
+               Activation::gelu_tanh,
+               "the activation (swiglu_limits) is not known here: activation gelu_tanh is assumed"},
+           Case{{.model_type = "new", .activation = "mish"},
+                Activation::silu,
+                "the activation (mish) is not known here: activation silu is assumed"},
+           Case{{.model_type = "new"},
+                Activation::silu,
+                "the model's family is not known here: activation silu is assumed"},
+           Case{{},
+                Activation::silu,
+                "the model's family is not known here: activation silu is assumed"},
+       }) {
+    const Model model = model_with(row.config);
+    EXPECT_EQ(model.layer.activation, row.assumed) << row.note;
+    ASSERT_EQ(model.notes.size(), 1u) << row.note;
+    EXPECT_EQ(model.notes[0], row.note);
+    EXPECT_FALSE(model.unread_activation.empty()) << row.note;
+  }
+  const Model ungated =
+      model_with({.model_type = "new", .activation = "mish"}, checkpoint::RowOrder::single);
+  EXPECT_EQ(ungated.layer.activation, Activation::relu2_no_mul);
+  EXPECT_TRUE(model_with({.model_type = "qwen3_moe", .activation = "silu"}).notes.empty());
+}
+
+// MiniMax-M3: gpt-oss's formula with constants that the configuration names, gates before ups.
+TEST(Model, SwigluoaiOfAnotherFamilyTakesTheConfigurationsConstants) {
+  const checkpoint::ModelConfig config{.model_type = "minimax_m3_vl",
+                                       .swiglu_limit = 7.0,
+                                       .swiglu_alpha = 1.702,
+                                       .swiglu_beta = 0.5,
+                                       .activation = "swigluoai"};
+  const Model model = model_with(config);
+  EXPECT_EQ(model.unread_activation, "");
+  EXPECT_TRUE(model.notes.empty());
+  EXPECT_EQ(model.layer.activation, oracle::Activation::swigluoai_uninterleave);
+  EXPECT_EQ(model.layer.swiglu_limit, 7.0);
+  EXPECT_EQ(model.layer.swiglu_alpha, 1.702);
+  EXPECT_EQ(model.layer.swiglu_beta, 0.5);
+  EXPECT_EQ(model_with(config, checkpoint::RowOrder::interleaved).layer.activation,
+            oracle::Activation::swigluoai);
+  EXPECT_NE(model_with(config, checkpoint::RowOrder::single).unread_activation, "");
+}
+
+// Kimi-K3.
+TEST(Model, SituTakesTheConfigurationsConstants) {
+  const Model model = model_with({.model_type = "kimi_linear",
+                                  .situ_beta = 4.0,
+                                  .situ_linear_beta = 25.0,
+                                  .activation = "situ"});
+  EXPECT_EQ(model.unread_activation, "");
+  EXPECT_EQ(model.layer.activation, oracle::Activation::situ);
+  EXPECT_EQ(model.layer.situ_beta, 4.0);
+  EXPECT_EQ(model.layer.situ_linear_beta, 25.0);
+  EXPECT_EQ(model_with({.model_type = "kimi_linear"}).layer.situ_beta, std::nullopt);
+}
+
+TEST(Model, GptOssHasOneLimitForAllLayers) {
+  for (const std::optional<double> alpha : {std::optional<double>(), {1.702}}) {
+    const Model model = model_with({.model_type = "gpt_oss",
+                                    .swiglu_limit = 7.0,
+                                    .swiglu_alpha = alpha,
+                                    .has_layer_limits = true,
+                                    .activation = "silu"},
+                                   checkpoint::RowOrder::interleaved);
+    EXPECT_EQ(model.unread_activation, "");
+    EXPECT_EQ(model.layer.activation, oracle::Activation::swigluoai);
+    EXPECT_EQ(model.layer.swiglu_limit, 7.0);
+    ASSERT_EQ(model.notes.size(), 1u);
+    EXPECT_NE(model.notes[0].find("swiglu_limits is not applied"), std::string::npos);
+  }
+  EXPECT_TRUE(model_with({.model_type = "gpt_oss", .swiglu_alpha = 1.702},
+                         checkpoint::RowOrder::interleaved)
+                  .notes.empty());
+}
+
 TEST(Model, AFormatThatIsAskedForStandsInWhereTheConfigurationNamesNone) {
   const TemporaryFolder folder;
   const auto model = model_from_path(config_in(folder, ""), checkpoint::WeightFormat::nvfp4);

@@ -1,6 +1,7 @@
 #include "fp4moe/runtime/choice.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/kernels/cpu/gemm_list.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
+#include "fp4moe/oracle/vllm/quant_config.hpp"
 #include "fp4moe/plan/plan.hpp"
 
 namespace fp4moe::runtime {
@@ -87,6 +89,13 @@ Result<const layout::Layout*> layout_for(const Choice& choice, std::uint64_t tp_
   return backends::require_layout((*found)->id, backend_request.generation);
 }
 
+// Activations quantized by scales that the checkpoint must hold.
+bool needs_input_scales(const Backend& backend) {
+  const oracle::ActivationKey key =
+      oracle::activations_of(backend.scheme, oracle::ActivationKey::none);
+  return key == oracle::ActivationKey::nvfp4 || key == oracle::ActivationKey::fp8_static_tensor;
+}
+
 }  // namespace
 
 convert::Recipe Choice::recipe(const checkpoint::Slice& slice,
@@ -133,31 +142,44 @@ Result<Choice> choose(const plan::Model& model, const checkpoint::Slice& slice,
 }
 
 Result<Choice> backend_of_folder(std::string_view backend, const layout::Layout& layout,
-                                 std::string_view policy_name) {
+                                 std::string_view policy_name, bool has_input_scales) {
   const auto named = backends::require_policy(policy_name, layout.format);
   if (!named) return named.why();
-  for (const Policy* policy : newest_first(layout.format)) {
-    if (policy_name != backends::kNative && policy != *named) continue;
-    for (const Backend* row : policy->backends) {
-      // Libraries that lay weights out by themselves are given them as loaded.
-      const std::string own = backends::layout_id(*row);
-      const bool reads =
-          own == layout.id || (layout.id.starts_with("as_loaded.") &&
-                               layout::find_layout(backends::layouts(), own, {}) == nullptr);
-      const bool fits = backend.empty() ? own == layout.id : row->name == backend && reads;
-      if (!fits) continue;
-      Choice choice = choice_of(*policy, *row);
-      // The row of the table, which stays; the argument may be a copy.
-      const auto kept = backends::require_layout(layout.id, layout.generation);
-      if (!kept) return kept.why();
-      choice.layout = *kept;
-      choice.why = fmt::format("the folder is in layout {}, which {} reads", layout.id, row->name);
-      return choice;
+  const auto first = [&](const auto& fits) -> std::optional<Choice> {
+    for (const Policy* policy : newest_first(layout.format)) {
+      if (policy_name != backends::kNative && policy != *named) continue;
+      for (const Backend* row : policy->backends)
+        if (fits(*row)) return choice_of(*policy, *row);
     }
+    return std::nullopt;
+  };
+  const auto is_own = [&](const Backend& row) { return backends::layout_id(row) == layout.id; };
+  // Libraries that lay weights out by themselves are given them as loaded.
+  const auto reads = [&](const Backend& row) {
+    return is_own(row) ||
+           (layout.id.starts_with("as_loaded.") &&
+            layout::find_layout(backends::layouts(), backends::layout_id(row), {}) == nullptr);
+  };
+  std::optional<Choice> found;
+  if (!backend.empty()) {
+    found = first([&](const Backend& row) { return row.name == backend && reads(row); });
+  } else {
+    found = first([&](const Backend& row) { return is_own(row) && !needs_input_scales(row); });
+    if (!found && !has_input_scales)
+      found = first([&](const Backend& row) { return reads(row) && !needs_input_scales(row); });
+    if (!found) found = first(is_own);
   }
-  return invalid("choice.backend", "no backend here reads the folder's layout")
-      .expects(fmt::format("a backend with layout {}", layout.id),
-               backend.empty() ? "none" : std::string(backend));
+  if (!found)
+    return invalid("choice.backend", "no backend here reads the folder's layout")
+        .expects(fmt::format("a backend with layout {}", layout.id),
+                 backend.empty() ? "none" : std::string(backend));
+  // The row of the table, which stays; the argument may be a copy.
+  const auto kept = backends::require_layout(layout.id, layout.generation);
+  if (!kept) return kept.why();
+  found->layout = *kept;
+  found->why =
+      fmt::format("the folder is in layout {}, which {} reads", layout.id, found->backend->name);
+  return *std::move(found);
 }
 
 }  // namespace fp4moe::runtime

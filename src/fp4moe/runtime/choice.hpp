@@ -53,8 +53,9 @@ Result<Choice> find_backend(std::string_view name, std::string_view policy,
                             oracle::WeightFormat format);
 
 // The backend that a converted folder was made for, or when it names none, one that reads its
-// layout: of this policy, or when that is `native`, of the first that has one, newest first.
+// layout: of this policy, or when that is `native`, of the first that has one, newest first. Those
+// that quantize activations by stored input scales come last.
 Result<Choice> backend_of_folder(std::string_view backend, const layout::Layout& layout,
-                                 std::string_view policy = "native");
+                                 std::string_view policy, bool has_input_scales);
 
 }  // namespace fp4moe::runtime

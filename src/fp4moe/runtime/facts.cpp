@@ -94,7 +94,8 @@ bool has_scores(Method method, std::string_view scoring) {
   return false;
 }
 
-// The family's method, or what the configuration says; nothing when neither does.
+// The family's method, or what the configuration says; nothing when neither does. Of an unknown
+// family it must also say whether weights are normalized.
 std::optional<Method> choose_method(const checkpoint::ModelConfig& config, bool has_bias,
                                     LayerFacts& facts) {
   const auto family = moe::routing::method_from_name(checkpoint::family_routing(config.model_type));
@@ -102,6 +103,7 @@ std::optional<Method> choose_method(const checkpoint::ModelConfig& config, bool 
     const bool normalizes = config.renormalizes.value_or(false);
     return *family == Method::softmax_topk && normalizes ? Method::renormalize_naive : *family;
   }
+  if (!family && !config.renormalizes) return std::nullopt;
   const std::optional<Method> method = method_of_scores(config, has_bias);
   if (method)
     facts.notes.push_back(fmt::format("routing {} is assumed", moe::routing::name(*method)));
@@ -148,7 +150,8 @@ void choose_routing(const checkpoint::ModelConfig& config, const FindTensor& fin
     refuse(fmt::format(
         "how the router of model_type \"{}\" chooses is not known{}", printable(config.model_type),
         config.scoring.empty() ? std::string()
-                               : fmt::format(", with scores \"{}\"", printable(config.scoring))));
+                               : fmt::format(", with scores \"{}\"{}", printable(config.scoring),
+                                             config.renormalizes ? "" : " and no norm_topk_prob")));
   if (method && !config.renormalizes.value_or(true)) {
     const std::optional<Method> plain = without_normalization(*method);
     if (!plain)
@@ -185,17 +188,19 @@ Result<LayerFacts> layer_facts(const checkpoint::ModelConfig& config,
   LayerFacts facts{.model = plan::model_of_layer(config, shape, rule),
                    .prefix = std::string(prefix)};
   facts.notes = facts.model.notes;
-  if (!facts.model.unread_activation.empty())
-    return invalid("facts.activation", "the experts' activation is not known here")
-        .at(facts.prefix)
-        .expects("hidden_act silu, gelu, gelu_tanh or relu2, or a family that is known here",
-                 fmt::format("{}, model_type \"{}\"", printable(facts.model.unread_activation),
-                             printable(config.model_type)));
   if (!config.top_k)
     return invalid("facts.top_k", "the configuration does not say how many experts a token has")
         .at("num_experts_per_tok")
         .expects("a whole number", "nothing")
         .try_this("add num_experts_per_tok to config.json");
+  if (!facts.model.unread_activation.empty())
+    return invalid("facts.activation", "the experts' activation is not known here")
+        .at(facts.prefix)
+        .expects(
+            "hidden_act silu, gelu, gelu_tanh, relu2, situ or swigluoai (which alone has "
+            "swiglu_alpha), the same in all layers, or a family that is known here",
+            fmt::format("{}, model_type \"{}\"", printable(facts.model.unread_activation),
+                        printable(config.model_type)));
   RouterOptions& router = facts.router;
   router.experts = shape.experts;
   router.top_k = *config.top_k;
@@ -283,6 +288,9 @@ Result<LayerFacts> layer_facts(const convert::ConvertedFolder& folder, std::size
     config = gguf_config(folder);
     if (!config) return config.why();
   }
+  if (folder.manifest().dialect == checkpoint::name(checkpoint::Dialect::openai))
+    config->model_type =
+        std::string(checkpoint::model_type_of(config->model_type, checkpoint::Dialect::openai));
   const convert::LayerRecord& layer = folder.manifest().layers[number];
   const convert::Problem& problem = layer.problem;
   const Result<convert::LayerPacker> packer = folder.packer(number);

@@ -7,13 +7,18 @@
 
 #include <gtest/gtest.h>
 
+#include "fp4moe/convert/folder/converted_folder.hpp"
 #include "fp4moe/runtime/run_input.hpp"
+#include "support/converted_folder.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::runtime {
 namespace facts_test {
 
 using moe::routing::Method;
 using tensor::DType;
+using tensor::testing::TemporaryFolder;
+using tensor::testing::write_text;
 
 constexpr std::uint64_t kExperts = 4, kHidden = 8;
 
@@ -78,14 +83,33 @@ TEST(Facts, FamiliesHaveTheirRouters) {
            Case{{.model_type = "jamba"}, false, Method::softmax_topk},
            Case{{.model_type = "hunyuan-moe"}, false, Method::renormalize_naive},
            Case{{.model_type = "ernie4_5-moe"}, true, Method::softmax_bias},
-           Case{{.model_type = "new", .scoring = "sigmoid", .activation = "silu"},
+           Case{{.model_type = "minimax_m3_vl",
+           .routed_scale = 2.0,
+           .scoring = "sigmoid",
+           .activation = "silu"},
                 true,
                 Method::deepseek_v3},
-           Case{{.model_type = "new", .scoring = "sigmoid", .activation = "silu"},
+           Case{{.model_type = "new",
+           .renormalizes = true,
+           .scoring = "sigmoid",
+           .activation = "silu"},
+                true,
+                Method::deepseek_v3},
+           Case{{.model_type = "new",
+           .renormalizes = true,
+           .scoring = "sigmoid",
+           .activation = "silu"},
                 false,
                 Method::sigmoid_renorm},
            Case{{.model_type = "new",
+           .renormalizes = false,
+           .scoring = "sigmoid",
+           .activation = "silu"},
+                false,
+                Method::sigmoid},
+           Case{{.model_type = "new",
            .routed_scale = 2.0,
+           .renormalizes = false,
            .scoring = "softmax",
            .activation = "silu"},
                 false,
@@ -114,6 +138,18 @@ TEST(Facts, ARouterThatIsNotKnownIsNotGuessed) {
                 true,
                 "not known"},
            Case{{.model_type = "new", .scoring = "tanh", .activation = "silu"}, false, "tanh"},
+           Case{{.model_type = "new", .scoring = "sigmoid", .activation = "silu"},
+                false,
+                "no norm_topk_prob"},
+           Case{{.model_type = "new", .scoring = "softmax", .activation = "silu"},
+                true,
+                "no norm_topk_prob"},
+           Case{{.model_type = "new",
+           .renormalizes = false,
+           .scoring = "sigmoid",
+           .activation = "silu"},
+                true,
+                "norm_topk_prob is false"},
            Case{{.model_type = "qwen3_moe", .routed_scale = 2.0}, false, "routed_scaling_factor"},
            Case{{.model_type = "qwen3_moe"}, true, "correction bias"},
            Case{{.model_type = "qwen3_moe", .groups = 2}, false, "groups"},
@@ -141,21 +177,74 @@ TEST(Facts, TheActivationIsTheConfigurationsOrTheFamilys) {
            Case{{.model_type = "grok"}, Activation::gelu_tanh},
            Case{{.model_type = "new", .activation = "gelu"}, Activation::gelu},
            Case{{.model_type = "new", .activation = "swish"}, Activation::silu},
+           Case{{.model_type = "new", .activation = "situ"}, Activation::situ},
+           Case{{.model_type = "gpt_oss", .swiglu_alpha = 1.702, .activation = "silu"},
+                Activation::swigluoai},
+           Case{{.model_type = "new", .swiglu_alpha = 1.5, .activation = "swigluoai"},
+                Activation::swigluoai},
        }) {
     EXPECT_EQ(facts_of(row.config, router()).model.layer.activation, row.activation)
         << row.config.model_type << " " << row.config.activation;
   }
-  for (const checkpoint::ModelConfig& config : {
-           checkpoint::ModelConfig{.model_type = "new"},
-           checkpoint::ModelConfig{.model_type = "qwen3_moe", .activation = "quick_gelu"},
-           checkpoint::ModelConfig{.model_type = "new", .activation = "silu, swiglu_alpha 1.702"},
-           checkpoint::ModelConfig{.model_type = "gpt_oss", .activation = "silu, swiglu_alpha 2"},
+}
+
+// Found is what the configuration says, so that the user sees what to change.
+TEST(Facts, AnActivationThatIsNotOursIsRefusedInTheConfigurationsWords) {
+  struct Case {
+    checkpoint::ModelConfig config;
+    std::string_view found;
+  };
+  for (const Case& row : {
+           Case{{}, "not said, model_type \"\""},
+           Case{{.model_type = "new"}, "not said, model_type \"new\""},
+           Case{{.model_type = "qwen3_moe", .activation = "quick_gelu"},
+                "quick_gelu, model_type \"qwen3_moe\""},
+           Case{{.model_type = "new", .swiglu_alpha = 1.702, .activation = "silu"},
+                "silu, swiglu_alpha 1.702, model_type \"new\""},
+           Case{{.model_type = "new", .has_layer_limits = true, .activation = "silu"},
+                "silu, swiglu_limits, model_type \"new\""},
+           Case{{.model_type = "qwen3_moe", .has_layer_limits = true},
+                "swiglu_limits, model_type \"qwen3_moe\""},
+           Case{{.model_type = "gpt_oss", .swiglu_alpha = 2.0, .activation = "silu"},
+                "silu, swiglu_alpha 2, model_type \"gpt_oss\""},
+           Case{{.model_type = "gpt_oss", .swiglu_beta = 0.5},
+                "swiglu_beta 0.5, model_type \"gpt_oss\""},
        }) {
+    checkpoint::ModelConfig config = row.config;
+    config.top_k = 2;
     const checkpoint::MoeShape shape{.experts = kExperts, .hidden = kHidden, .intermediate = 32};
     const auto refused = layer_facts(config, shape, "model.layers.0.mlp.",
                                      checkpoint::SplitRule::equal, router().finder());
-    ASSERT_FALSE(refused) << config.model_type << " " << config.activation;
+    ASSERT_FALSE(refused) << row.found;
     EXPECT_EQ(refused.why().id, "facts.activation");
+    EXPECT_EQ(refused.why().found, row.found);
+  }
+}
+
+// gpt-oss's own folder, original/: its config.json has neither model_type nor hidden_act.
+TEST(Facts, OpenaisOwnFolderComputesGptOss) {
+  const TemporaryFolder folder;
+  const std::string source = folder / "original", out = folder / "converted";
+  convert::testing::make_checkpoint(source, checkpoint::WeightFormat::mxfp4, {},
+                                    checkpoint::Dialect::openai);
+  write_text(source + "/config.json",
+             R"({"num_hidden_layers": 1, "num_experts": 3, "experts_per_token": 2,
+                 "hidden_size": 128, "intermediate_size": 128, "swiglu_limit": 7.0})");
+  const auto checkpoint = checkpoint::Checkpoint::open(source);
+  ASSERT_TRUE(checkpoint) << text(checkpoint.why());
+  const auto converted =
+      convert::testing::convert(source, out, convert::testing::recipe_of("cpu_native.mxfp4"));
+  ASSERT_TRUE(converted) << text(converted.why());
+  const auto opened = convert::ConvertedFolder::open(out);
+  ASSERT_TRUE(opened) << text(opened.why());
+  for (const auto& facts : {layer_facts(*checkpoint, 0), layer_facts(*opened, 0)}) {
+    ASSERT_TRUE(facts) << text(facts.why());
+    EXPECT_EQ(facts->model.family, "gpt_oss");
+    EXPECT_EQ(facts->model.layer.activation, oracle::Activation::swigluoai);
+    EXPECT_EQ(facts->router.method, Method::renormalize);
+    EXPECT_TRUE(facts->router.bias.empty());  // the router's own bias belongs to its logits
+    EXPECT_TRUE(facts->has_router_weights);
+    EXPECT_FALSE(facts->no_routing);
   }
 }
 

@@ -198,8 +198,11 @@ Result<MoeLayer> MoeLayer::open(const std::shared_ptr<const convert::ConvertedFo
   if (!packed) return packed.why();
   Result<LayerFacts> facts = layer_facts(*folder, number);
   if (!facts) return facts.why();
+  // The user may give the scales, or say how activations are quantized.
+  const bool has_input_scales =
+      facts->model.shape.has_input_scale || options.input_scale || options.quantizes;
   Result<Choice> choice = backend_of_folder(manifest.backend, packed->packer().layout(),
-                                            options.backend_request.policy);
+                                            options.backend_request.policy, has_input_scales);
   if (!choice) return choice.why();
   options.slice = manifest.slice;
   if (!options.physical_experts.empty())

@@ -67,7 +67,7 @@ Result<RouterOptions> router_of(const LayerDescription& given, std::uint64_t exp
   if (router.top_k == 0) router.top_k = given.top_k;
   const bool differs = given.top_k != 0 && given.top_k != router.top_k;
   if (router.top_k == 0 || router.top_k > experts || differs)
-    return usage("description.top_k", "a token's experts are some of them")
+    return usage("description.top_k", "invalid top_k")
         .expects(differs ? fmt::format("{}, as the router", router.top_k)
                          : fmt::format("1 to {}", experts),
                  fmt::format("{}", differs ? given.top_k : router.top_k));

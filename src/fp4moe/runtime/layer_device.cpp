@@ -27,7 +27,7 @@ Result<moe::cuda::DeviceSession> MoeLayer::device_session() const {
         .expects("engine cuda with numerics that it computes", experts_->engine())
         .try_this("name the engine, or give tokens in the host's memory");
   if (const std::string_view what = host_work(options_, facts_); !what.empty())
-    return usage("layer.device", "tokens on a device get no such work")
+    return usage("layer.device", "unsupported for tokens on a device")
         .expects("a layer without it", what)
         .try_this("give tokens in the host's memory");
   moe::cuda::SessionOptions options{.expert_map = expert_map_};

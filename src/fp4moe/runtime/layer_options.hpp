@@ -54,12 +54,28 @@ struct LayerOptions {
   SharedExperts shared{};
 };
 
+// The words for types that an engine quantizes activations to. "none": it does not.
+struct ActivationsWord {
+  std::string_view word{};
+  oracle::ActivationKey key = oracle::ActivationKey::none;
+};
+inline constexpr ActivationsWord kActivationsWords[] = {
+    {"none", oracle::ActivationKey::none},
+    {"fp8", oracle::ActivationKey::fp8_static_tensor},
+    {"fp8_token", oracle::ActivationKey::fp8_token},
+    {"fp8_block", oracle::ActivationKey::fp8_block128},
+    {"mxfp8", oracle::ActivationKey::mxfp8},
+    {"mxfp4", oracle::ActivationKey::mxfp4},
+    {"nvfp4", oracle::ActivationKey::nvfp4}};
+// Errors: layer.activations.
+Result<oracle::ActivationKey> activations_from_word(std::string_view word);
+
 // The same choices in words, as the command line, C and Python say them. Weights are "auto" (packed),
 // "packed" or "mapped"; "" is what the options say already.
 struct OptionWords {
-  std::string_view engine{}, weights{}, numerics{}, exchange{};
+  std::string_view engine{}, weights{}, numerics{}, activations{}, exchange{};
 };
-// Errors: engine.unknown, layer.weights, numerics.unknown, exchange.name.
+// Errors: engine.unknown, layer.weights, numerics.unknown, layer.activations, exchange.name.
 Result<Done> read_words(const OptionWords& words, LayerOptions& options);
 
 }  // namespace fp4moe::runtime

@@ -7,13 +7,17 @@ namespace layer_options_test {
 
 TEST(LayerOptions, AreReadFromWords) {
   LayerOptions options;
-  ASSERT_TRUE(read_words(
-      {.engine = "reference", .weights = "mapped", .numerics = "marlin", .exchange = "all_to_all"},
-      options));
+  ASSERT_TRUE(read_words({.engine = "reference",
+                          .weights = "mapped",
+                          .numerics = "marlin",
+                          .activations = "fp8_block",
+                          .exchange = "all_to_all"},
+                         options));
   EXPECT_EQ(options.engine, EngineKind::reference);
   EXPECT_EQ(options.weights, moe::WeightsHome::mapped);
   EXPECT_EQ(options.numerics, moe::NumericsKind::marlin);
   EXPECT_EQ(options.exchange, moe::exchange::ExchangeKind::all_to_all);
+  EXPECT_EQ(options.quantizes, oracle::ActivationKey::fp8_block128);
   ASSERT_TRUE(read_words({}, options));  // empty words change nothing
   EXPECT_EQ(options.engine, EngineKind::reference);
   ASSERT_TRUE(read_words({.engine = "auto", .weights = "auto"}, options));
@@ -32,6 +36,8 @@ TEST(LayerOptions, RefuseUnknownWordsByListingWhatThereIs) {
   refused({.engine = "steam"}, "engine.unknown");
   refused({.weights = "painted"}, "layer.weights");
   refused({.numerics = "vague"}, "numerics.unknown");
+  refused({.activations = "fp9"}, "layer.activations");
+  refused({.numerics = "exact", .activations = "fp8_token"}, "layer.activations");
   refused({.exchange = "pigeon"}, "exchange.name");
 }
 
@@ -46,6 +52,8 @@ TEST(LayerOptions, WordsAndKindsAreOneToOne) {
     EXPECT_EQ(*moe::exchange::exchange_from_name(row.name), row.kind);
     EXPECT_EQ(moe::exchange::row(row.kind).name, row.name);
   }
+  for (const ActivationsWord& row : kActivationsWords)
+    EXPECT_EQ(*activations_from_word(row.word), row.key);
   for (const moe::Numerics& numerics : moe::kNumerics)
     EXPECT_EQ(&moe::row(*moe::numerics_from_name(numerics.id)), &numerics);
 }

@@ -11,6 +11,7 @@
 
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/sha256.hpp"
+#include "fp4moe/convert/folder/checksum.hpp"
 #include "fp4moe/convert/folder/manifest.hpp"
 #include "fp4moe/moe/exchange/all.hpp"
 #include "fp4moe/moe/exchange/threads.hpp"
@@ -181,6 +182,29 @@ std::string digest_text(const RunInput& input) {
   return short_hex(digest.finish());
 }
 
+// An adapter's numbers, and what they are scaled by.
+std::string digest_text(const checkpoint::Adapter& adapter) {
+  convert::DigestStream digest;
+  const auto add = [&digest](const std::string& line) {
+    digest.add(std::as_bytes(std::span(line.data(), line.size())));
+  };
+  const checkpoint::AdapterConfig& config = adapter.config();
+  add(fmt::format("{} {} {}\n", config.rank, config.alpha, config.rslora));
+  for (const auto& [pattern, rank] : config.rank_pattern)
+    add(fmt::format("{} {}\n", pattern, rank));
+  for (const auto& [pattern, alpha] : config.alpha_pattern)
+    add(fmt::format("{} {}\n", pattern, alpha));
+  const tensor::Store& store = adapter.store();
+  for (const tensor::StoredTensor& each : store.tensors()) {
+    add(fmt::format("{} {} {}\n", each.entry.name, tensor::name(each.entry.dtype),
+                    tensor::text(each.entry.shape)));
+    const std::span<const std::byte> bytes = store.bytes(each);
+    digest.add(bytes);
+    store.drop(each, bytes);
+  }
+  return convert::text(digest.digest()).substr(0, 16);
+}
+
 // One rank's part of the work. `group` is null when there is only one.
 Result<LayerRun> run_rank(const Job& job, Communicator* group) {
   const std::uint64_t rank = group == nullptr ? 0 : group->rank();
@@ -336,18 +360,33 @@ FindTensor Model::finder() const {
 }
 
 std::string Model::fingerprint() const {
+  constexpr std::size_t kSampled = 64, kSampleBytes = 64;
+  std::size_t count = 0, number = 0;
+  if (folder_)
+    for (const convert::FileRecord& file : folder_->manifest().files) count += file.tensors.size();
+  else
+    count = checkpoint_->store().tensors().size();
+  const std::size_t step = (count + kSampled - 1) / kSampled;
   Sha256 digest;
-  const auto add = [&digest](const std::string& name, DType type, const tensor::Shape& shape) {
+  const auto add = [&](const std::string& name, DType type, const tensor::Shape& shape,
+                       std::span<const std::byte> bytes) {
     const std::string line =
         fmt::format("{} {} {}\n", name, tensor::name(type), tensor::text(shape));
     digest.add(std::as_bytes(std::span(line.data(), line.size())));
+    if (number++ % step == 0) digest.add(bytes.first(std::min(bytes.size(), kSampleBytes)));
   };
-  if (folder_)
-    for (const convert::FileRecord& file : folder_->manifest().files)
-      for (const convert::TensorRecord& each : file.tensors) add(each.name, each.dtype, each.shape);
-  else
-    for (const tensor::StoredTensor& each : checkpoint_->store().tensors())
-      add(each.entry.name, each.entry.dtype, each.entry.shape);
+  if (folder_) {
+    const std::vector<convert::FileRecord>& files = folder_->manifest().files;
+    for (std::size_t f = 0; f < files.size(); ++f)
+      for (std::size_t t = 0; t < files[f].tensors.size(); ++t) {
+        const convert::TensorRecord& each = files[f].tensors[t];
+        add(each.name, each.dtype, each.shape, folder_->bytes(f, t));
+      }
+  } else {
+    const tensor::Store& store = checkpoint_->store();
+    for (const tensor::StoredTensor& each : store.tensors())
+      add(each.entry.name, each.entry.dtype, each.entry.shape, store.bytes(each));
+  }
   return short_hex(digest.finish());
 }
 
@@ -356,23 +395,39 @@ Result<MoeLayer> Model::layer(std::size_t number, LayerOptions options) const {
                  : MoeLayer::create(*checkpoint_, number, std::move(options));
 }
 
-Result<moe::LoraSet> Model::adapters(std::size_t number, std::span<const std::string> folders,
-                                     const checkpoint::Slice& slice) const {
-  if (folders.empty()) return moe::LoraSet();
+Result<std::vector<checkpoint::Adapter>> Model::open_adapters(
+    std::span<const std::string> folders) const {
+  std::vector<checkpoint::Adapter> opened;
+  if (folders.empty()) return opened;
   if (folder_)
     return usage("run.converted", "adapters are added to a checkpoint's layers")
         .in(path_)
         .expects("a checkpoint", "a converted folder");
-  std::vector<checkpoint::Adapter> opened;
   for (const std::string& folder : folders) {
     Result<checkpoint::Adapter> adapter =
         checkpoint::Adapter::open(folder, checkpoint::adapter_targets(*checkpoint_));
     if (!adapter) return adapter.why();
     opened.push_back(std::move(*adapter));
   }
+  return opened;
+}
+
+Result<moe::LoraSet> Model::adapters(std::size_t number, std::span<const std::string> folders,
+                                     const checkpoint::Slice& slice) const {
+  const Result<std::vector<checkpoint::Adapter>> opened = open_adapters(folders);
+  if (!opened) return opened.why();
+  if (opened->empty()) return moe::LoraSet();
   std::vector<const checkpoint::Adapter*> all;
-  for (const checkpoint::Adapter& adapter : opened) all.push_back(&adapter);
+  for (const checkpoint::Adapter& adapter : *opened) all.push_back(&adapter);
   return moe::LoraSet::load(all, number, {.slice = slice});
+}
+
+Result<std::string> Model::adapters_fingerprint(std::span<const std::string> folders) const {
+  const Result<std::vector<checkpoint::Adapter>> opened = open_adapters(folders);
+  if (!opened) return opened.why();
+  std::vector<std::string> digests;
+  for (const checkpoint::Adapter& adapter : *opened) digests.push_back(digest_text(adapter));
+  return digests.empty() ? "none" : fmt::format("{}", fmt::join(digests, ", "));
 }
 
 Result<Done> agree_on_question(Communicator& group, const Model& model,
@@ -383,6 +438,8 @@ Result<Done> agree_on_question(Communicator& group, const Model& model,
   std::vector<std::uint64_t> indexes;
   for (const std::size_t number : layers) indexes.push_back(model.layer_index(number));
   const InputScale scale = layer.input_scale.value_or(InputScale{});
+  const Result<std::string> adapters = model.adapters_fingerprint(options.adapters);
+  if (!adapters) return adapters.why();
   return group.agree(fmt::format(
       "layers {}; tensors {}; split {}; placement {}; exchange {}; backend {}; policy {}; engine "
       "{}; "
@@ -396,8 +453,7 @@ Result<Done> agree_on_question(Communicator& group, const Model& model,
       layer.numerics ? moe::row(*layer.numerics).id : "the backend's",
       layer.quantizes ? oracle::name(*layer.quantizes) : "the scheme's",
       layer.input_scale ? fmt::format("{},{}", scale.input, scale.hidden) : "the checkpoint's",
-      layer.chunk, options.adapters.size(), options.seed, input.tokens, input.hidden,
-      digest_text(input)));
+      layer.chunk, *adapters, options.seed, input.tokens, input.hidden, digest_text(input)));
 }
 
 namespace {

@@ -38,8 +38,11 @@ class Model {
   const std::string& path() const { return path_; }
   Result<LayerFacts> facts(std::size_t number) const;
   FindTensor finder() const;
-  // A digest of the tensors' names, types and shapes, in hexadecimal digits.
+  // A digest of the tensors' names, types and shapes, and of the first bytes of some of them, in
+  // hexadecimal digits.
   std::string fingerprint() const;
+  // The same of all that these adapters hold, one for each; "none". Errors: those of adapters().
+  Result<std::string> adapters_fingerprint(std::span<const std::string> folders) const;
   Result<MoeLayer> layer(std::size_t number, LayerOptions options) const;
   // The adapters in these folders for one rank's share of a layer. Errors: adapter.*, lora.*,
   // run.converted (adapters name a checkpoint's layers).
@@ -47,6 +50,9 @@ class Model {
                                 const checkpoint::Slice& slice) const;
 
  private:
+  Result<std::vector<checkpoint::Adapter>> open_adapters(
+      std::span<const std::string> folders) const;
+
   std::string path_{};
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint_{};
   std::shared_ptr<const convert::ConvertedFolder> folder_{};
@@ -87,8 +93,8 @@ struct LayerRun {
   double floor_seconds(double read_gb_per_s, double gflop_per_s) const;
 };
 
-// Errors: run.converted (a converted folder is one rank's), run.tokens (fewer than ranks, where
-// tokens are sharded), those of the layer, the exchange and the ranks.
+// Errors: run.converted (a converted folder is one rank's), run.input (a token asks for an adapter
+// that was not given), those of the layer, the exchange and the ranks.
 Result<LayerRun> run_layer(const Model& model, std::size_t number, const RunInput& input,
                            const RunOptions& options);
 
@@ -97,8 +103,9 @@ Result<std::vector<double>> run_exact(const Model& model, std::size_t number, co
                                       const RunOptions& options);
 
 // Fails on all ranks with comm.disagree unless each was asked for the same: these layers of a model
-// of the same tensors, on the same tokens, with the same options. Before anything else is done; what
-// follows from it (the backend that was chosen) is compared by run_layer.
+// of the same tensors with the same adapters, on the same tokens, with the same options. Of the
+// model's numbers a sample is compared. Before anything else is done; what follows from it (the
+// backend that was chosen) is compared by run_layer.
 Result<Done> agree_on_question(moe::exchange::Communicator& group, const Model& model,
                                std::span<const std::size_t> layers, const RunInput& input,
                                const RunOptions& options);

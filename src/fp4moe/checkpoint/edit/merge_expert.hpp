@@ -31,8 +31,8 @@ struct MergedExpert {
   bool is_changed(Projection which) const { return changed[static_cast<std::size_t>(which)]; }
 };
 
-// out[c] += b[0] * a[0][c], then b[1] * a[1][c], ...: rows of `a` lie `columns` apart. Each sum is
-// rounded in this order, whatever the vector width.
+// out[c] += b[0] * a[0][c], then b[1] * a[1][c], ...: row i of `a` begins at a + i * out.size().
+// Each sum is rounded in this order, whatever the vector width.
 void add_low_rank_row(std::span<const float> b, const float* a, std::span<float> out);
 
 class ExpertMerger {

@@ -4,7 +4,7 @@
 //   per expert          experts.7.gate_proj.weight [intermediate, hidden], ...
 //   fused               experts.gate_up_proj [experts, 2 * intermediate, hidden], gates first
 //   fused, transposed   experts.gate_up_proj [experts, hidden, 2 * intermediate]: gpt-oss (gate and
-// up columns interleaved) and Llama 4 (gates first)
+//                       up columns interleaved) and Llama 4 (gates first)
 //
 // Fused forms are told apart by the shapes of gate_up_proj and down_proj together, which never fit
 // both, and the order of columns by the model type. What cannot be told is refused.

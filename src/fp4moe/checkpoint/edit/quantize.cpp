@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_set>
@@ -74,7 +75,9 @@ tensor::DType bias_of(const PlainLayer& layer) {
                                                                   : layer.down_bias[0]->entry.dtype;
 }
 
-Result<Done> add_others(const PlainCheckpoint& source, CheckpointPlan& plan) {
+// Gives the names that the way back from GGUF cannot derive.
+Result<std::map<std::string, std::string>> add_others(const PlainCheckpoint& source,
+                                                      CheckpointPlan& plan) {
   std::unordered_set<const tensor::StoredTensor*> taken;
   for (const PlainLayer& layer : source.layers())
     taken.insert(layer.tensors.begin(), layer.tensors.end());
@@ -84,9 +87,12 @@ Result<Done> add_others(const PlainCheckpoint& source, CheckpointPlan& plan) {
     others.push_back({.spec = {tensor.entry.name, tensor.entry.dtype, tensor.entry.shape},
                       .pieces = {{.tensor = &tensor, .begin = 0, .bytes = tensor.entry.bytes}}});
   }
-  Result<std::vector<OtherTensor>> renamed =
-      rename_others(std::move(others), NameFamily::hugging_face, name_family(plan.row.dialect),
-                    rename_context(source.model_type(), source.config()));
+  const RenameContext context =
+      rename_context(source.model_type(), source.config(), layer_numbers(source.layers()));
+  std::map<std::string, std::string> kept_names;
+  if (plan.row.dialect == Dialect::gguf) kept_names = names_to_keep(others, context);
+  Result<std::vector<OtherTensor>> renamed = rename_others(
+      std::move(others), NameFamily::hugging_face, name_family(plan.row.dialect), context);
   if (!renamed) return renamed.why();
   plan.others = *std::move(renamed);
   for (const OtherTensor& other : plan.others)
@@ -94,10 +100,11 @@ Result<Done> add_others(const PlainCheckpoint& source, CheckpointPlan& plan) {
       return usage("quantize.dialect", "GGUF cannot hold tensors of this type")
           .at(other.spec.name)
           .expects("a type GGUF has", std::string(tensor::name(other.spec.dtype)));
-  return Done{};
+  return kept_names;
 }
 
-Result<Done> add_documents(const PlainCheckpoint& source, CheckpointPlan& plan) {
+Result<Done> add_documents(const PlainCheckpoint& source,
+                           std::map<std::string, std::string> kept_names, CheckpointPlan& plan) {
   const PlainLayer& first = source.layers()[0];
   if (plan.row.dialect == Dialect::gguf) {
     const PrefixFamily family = prefix_family(first.prefix);
@@ -110,7 +117,8 @@ Result<Done> add_documents(const PlainCheckpoint& source, CheckpointPlan& plan) 
             .prefix = std::string(family.before) + "{}" + std::string(family.after),
             .projections = projections_text(first.numbered_names ? kNumberedNames : kProjNames),
             .bias_dtype =
-                first.shape.has_bias ? std::string(tensor::name(bias_of(first))) : std::string()}};
+                first.shape.has_bias ? std::string(tensor::name(bias_of(first))) : std::string(),
+            .names = std::move(kept_names)}};
     if (Result<Done> done = finish_gguf(plan, std::move(model), source.store()); !done) return done;
   } else {
     plan.documents = quantized_documents(source.config(), plan.row,
@@ -179,8 +187,10 @@ Result<CheckpointPlan> plan_quantize(const PlainCheckpoint& source,
       result.prefix = layer_prefix(row->prefix, layer.index);
     plan.layers.push_back(std::move(result));
   }
-  if (Result<Done> done = add_others(source, plan); !done) return done.why();
-  if (Result<Done> done = add_documents(source, plan); !done) return done.why();
+  Result<std::map<std::string, std::string>> kept_names = add_others(source, plan);
+  if (!kept_names) return kept_names.why();
+  if (Result<Done> done = add_documents(source, *std::move(kept_names), plan); !done)
+    return done.why();
   return plan;
 }
 

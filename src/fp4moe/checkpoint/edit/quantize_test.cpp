@@ -5,10 +5,12 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <tuple>
 
 #include <gtest/gtest.h>
 
 #include "fp4moe/checkpoint/checkpoint.hpp"
+#include "fp4moe/checkpoint/edit/transcode.hpp"
 #include "fp4moe/checkpoint/synth/synth.hpp"
 #include "fp4moe/checkpoint/synth/synth_expert.hpp"
 #include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
@@ -374,7 +376,7 @@ TEST(Quantize, RefusesIncompleteMixedAndQuantizedCheckpoints) {
   ASSERT_NO_FATAL_FAILURE(change(folder / "a", folder / "bytes", name, [](NewTensor& tensor) {
     tensor.spec = {tensor.spec.name, tensor::DType::u8, {192, 256}};
   }));
-  ASSERT_NO_FATAL_FAILURE(change(folder / "a", folder / "turned", name, [](NewTensor& tensor) {
+  ASSERT_NO_FATAL_FAILURE(change(folder / "a", folder / "transposed", name, [](NewTensor& tensor) {
     std::swap(tensor.spec.shape[0], tensor.spec.shape[1]);
   }));
   const Result<tensor::Store> store = tensor::Store::open(folder / "a");
@@ -392,7 +394,7 @@ TEST(Quantize, RefusesIncompleteMixedAndQuantizedCheckpoints) {
 
   EXPECT_EQ(id("half"), "quantize.dtype");
   EXPECT_EQ(id("bytes"), "quantize.already");
-  EXPECT_EQ(id("turned"), "quantize.shape");
+  EXPECT_EQ(id("transposed"), "quantize.shape");
   EXPECT_EQ(id("missing"), "quantize.missing");
   EXPECT_EQ(id("dense"), "quantize.no_experts");
   EXPECT_EQ(id("done"), "quantize.already");
@@ -467,6 +469,59 @@ TEST(Quantize, WritesGgufAsLlamaCppWantsIt) {
   EXPECT_TRUE(std::ranges::any_of(store->gguf_fields(), [](const tensor::GgufField& field) {
     return field.key == "tokenizer.ggml.model";
   }));
+}
+
+// Routers under names that no table of GGUF's has.
+TEST(Quantize, GgufHasTheRouterWhateverItWasCalled) {
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(make(plain("qwen3-30b-a3b"), folder / "a"));
+  const Result<tensor::Store> store = tensor::Store::open(folder / "a");
+  Result<Json> config = read_json_file(folder / "a/config.json");
+  ASSERT_TRUE(store && config);
+  const std::string mlp = "model.layers.1.mlp.";
+  for (const auto& [family, router, bias] :
+       {std::tuple{"hy_v3", "gate", "e_score_correction_bias"},
+        {"ernie4_5_moe", "gate", "moe_statics.e_score_correction_bias"},
+        {"lfm2_moe", "gate", "expert_bias"},
+        {"granitemoe", "router.layer", ""},
+        {"jamba", "router", ""}}) {
+    (*config)["model_type"] = family;
+    CheckpointEdits edits{.documents = {{"config.json", *config}}};
+    const tensor::StoredTensor& weight = *store->find(mlp + "gate.weight");
+    const auto bytes = store->bytes(weight);
+    edits.remove = {mlp + "gate.weight"};
+    edits.put.push_back({{mlp + router + ".weight", weight.entry.dtype, weight.entry.shape},
+                         std::vector<std::byte>(bytes.begin(), bytes.end())});
+    if (edits.put[0].spec.name == edits.remove[0]) edits.remove.clear();
+    if (*bias != '\0')
+      edits.put.push_back(
+          {{mlp + bias, tensor::DType::f32, {3}}, std::vector<std::byte>(12, std::byte{0x3F})});
+    const std::string named = folder / family, out = named + ".gguf";
+    ASSERT_TRUE(copy_checkpoint(*store, named, edits));
+
+    const auto report = run(named, out, {.format = WeightFormat::mxfp4, .to = Dialect::gguf});
+
+    ASSERT_TRUE(report) << family << ": " << text(report.why());
+    const Result<tensor::Store> result = tensor::Store::open(out);
+    ASSERT_TRUE(result);
+    const tensor::StoredTensor* found = result->find("blk.1.ffn_gate_inp.weight");
+    ASSERT_NE(found, nullptr) << family;
+    EXPECT_TRUE(std::ranges::equal(result->bytes(*found), bytes)) << family;
+    EXPECT_EQ(result->find("blk.1.exp_probs_b.bias") != nullptr, *bias != '\0') << family;
+    // The way back knows the names.
+    const Result<Checkpoint> quantized = Checkpoint::open(out);
+    ASSERT_TRUE(quantized) << text(quantized.why());
+    const auto back = transcode(*quantized, Dialect::compressed_tensors, named + "-back");
+    ASSERT_TRUE(back) << text(back.why());
+    const Result<tensor::Store> again = tensor::Store::open(named + "-back");
+    ASSERT_TRUE(again);
+    for (const NewTensor& put : edits.put) {
+      const tensor::StoredTensor* same = again->find(put.spec.name);
+      ASSERT_NE(same, nullptr) << put.spec.name;
+      EXPECT_EQ(same->entry.dtype, put.spec.dtype) << put.spec.name;
+      EXPECT_TRUE(std::ranges::equal(again->bytes(*same), put.bytes)) << put.spec.name;
+    }
+  }
 }
 
 TEST(Quantize, SaysWhereLlamaCppLeavesGlobalScalesOut) {

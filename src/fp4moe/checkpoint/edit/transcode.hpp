@@ -45,7 +45,8 @@ struct TranscodePlan {
 
 // The checkpoint that would be written. Errors: transcode.format, transcode.pair,
 // transcode.gguf_blocks, transcode.no_gate, transcode.bias, transcode.input_scale,
-// transcode.quantized_module, transcode.gguf_dtype, names.qkv.
+// transcode.quantised_module, transcode.mixed_precision, transcode.gguf_dtype, tensor.dtype and
+// tensor.shape (of a scale outside the experts), names.qkv.
 Result<TranscodePlan> plan_transcode(const Checkpoint& source, Dialect target,
                                      std::uint64_t max_shard_bytes = kDefaultShardBytes);
 

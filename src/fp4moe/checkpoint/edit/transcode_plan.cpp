@@ -14,13 +14,13 @@
 #include "fp4moe/checkpoint/edit/gguf_target.hpp"
 #include "fp4moe/checkpoint/edit/transcode.hpp"
 #include "fp4moe/checkpoint/edit/transcode_documents.hpp"
+#include "fp4moe/checkpoint/edit/transcode_fp4.hpp"
 #include "fp4moe/checkpoint/edit/transcode_fp8.hpp"
 #include "fp4moe/checkpoint/edit/transcode_row.hpp"
 #include "fp4moe/checkpoint/gguf_blocks.hpp"
 #include "fp4moe/checkpoint/gguf_fields.hpp"
 #include "fp4moe/checkpoint/models.hpp"
 #include "fp4moe/checkpoint/origin.hpp"
-#include "fp4moe/checkpoint/stored_scalar.hpp"
 #include "fp4moe/checkpoint/write/convert_vector.hpp"
 #include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 #include "fp4moe/checkpoint/write/exact_scales.hpp"
@@ -42,7 +42,8 @@ class Planner {
         scales_(std::move(scales)),
         config_(std::move(config)),
         row_(source, target, origin_, scales_, model_type()),
-        fp8_(source, target, claims) {}
+        fp4_(source, claims),
+        fp8_(source, target, claims, fp4_) {}
 
   Result<TranscodePlan> plan(std::uint64_t max_shard_bytes) {
     Result<DialectRow> row = row_.choose();
@@ -67,8 +68,9 @@ class Planner {
   // As config.json spells it; GGUF has names of its own.
   std::string model_type() const {
     const auto found = config_.find("model_type");
-    if (found != config_.end() && found->is_string()) return found->string();
-    return source_.dialect().dialect == Dialect::openai ? "gpt_oss" : "";
+    const bool is_said = found != config_.end() && found->is_string();
+    return std::string(
+        model_type_of(is_said ? found->string() : std::string_view(), source_.dialect().dialect));
   }
 
   Result<Done> check_layer(const LayerTensors& layer, const DialectRow& row) const {
@@ -186,14 +188,13 @@ class Planner {
       if (is_scalar_of_blocks(tensor)) continue;
       narrow_again(tensor, other);
       if (own_blocks(tensor)) {
-        add_unpacked(out, tensor);
+        if (Result<Done> done = add_unpacked(out, tensor); !done) return done;
         continue;
       }
       if (Result<Done> done = translate_module(out, tensor, other); !done) return done;
       if (!other.spec.name.empty()) out.others.push_back(std::move(other));
     }
-    RenameContext context = rename_context(model_type(), config_);
-    for (const LayerTensors& layer : source_.layers()) context.layers[layer.prefix] = layer.index;
+    RenameContext context = rename_context(model_type(), config_, layer_numbers(source_.layers()));
     context.names = origin_.names;
     if (target_ == Dialect::gguf) kept_names_ = names_to_keep(out.others, context);
     Result<std::vector<OtherTensor>> renamed =
@@ -256,12 +257,14 @@ class Planner {
     for (const PartPair& pair : pairs) {
       if (pair.from.empty() || !name.ends_with(pair.from)) continue;
       const std::string stem = name.substr(0, name.size() - pair.from.size());
-      const StoredTensor* codes = source_.store().find(stem + std::string(from->parts.codes));
-      const StoredTensor* scales = source_.store().find(stem + std::string(from->parts.scales));
-      if (codes == nullptr || scales == nullptr || codes->entry.dtype != from->codes_dtype)
-        continue;
-      if (target_ == Dialect::gguf && (pair.is_scalar || fills_blocks(*codes))) {
-        if (pack_module(out, stem, pair.from, tensor, other)) return Done{};
+      const std::optional<Fp4Module> module = fp4_.find(stem);
+      if (!module) continue;
+      const bool is_input = pair.is_scalar && pair.from == from->parts.input_scale;
+      if (pair.is_scalar)
+        if (Result<Done> fine = check_module_scalar(source_.store(), tensor, is_input); !fine)
+          return fine;
+      if (target_ == Dialect::gguf && (pair.is_scalar || fills_blocks(*module))) {
+        if (pack_module(out, stem, *module, pair.from, tensor, other)) return Done{};
       }
       if (to == nullptr)
         return usage("transcode.quantised_module",
@@ -275,36 +278,30 @@ class Planner {
                      std::string(out.row.name) + " has no place for this part")
             .at(name);
       other.spec.name = stem + std::string(pair.to);
-      if (pair.is_scalar && !has_scalar_for_each(tensor)) {
-        const ScaleBits bits = scales_.bits_of(tensor, 0, own.global_scale);
-        put_scalar(out, bits, pair.to == their.input_scale, other);
-      }
+      if (pair.is_scalar)
+        put_scalar(out, scales_.bits_of(tensor, 0, own.global_scale), is_input, other);
       return Done{};
     }
     return fp8_.check(tensor, other);
   }
 
-  bool fills_blocks(const StoredTensor& codes) const {
-    const std::uint64_t unit = gguf_block_elements(source_.dialect().format);
-    return codes.entry.shape.size() == 2 && codes.entry.shape[1] * 2 % unit == 0;
+  bool fills_blocks(const Fp4Module& module) const {
+    return module.k % gguf_block_elements(source_.dialect().format) == 0;
   }
 
   // A module's part in llama.cpp's form: blocks, .scale and .input_scale. Scales go into the blocks.
-  bool pack_module(CheckpointPlan& out, const std::string& stem, std::string_view part,
-                   const StoredTensor& tensor, OtherTensor& other) {
+  bool pack_module(CheckpointPlan& out, const std::string& stem, const Fp4Module& module,
+                   std::string_view part, const StoredTensor& tensor, OtherTensor& other) {
     const DialectRow& own = source_.dialect();
     const DialectRow& from = *module_row(own.dialect, own.format);
-    const StoredTensor* codes = source_.store().find(stem + std::string(from.parts.codes));
     if (part == from.parts.codes) {
-      const std::uint64_t rows = codes->entry.shape[0], k = codes->entry.shape[1] * 2;
       other.pieces.clear();
-      other.spec = {stem + ".weight", out.row.codes_dtype, {rows, k}};
-      other.block =
-          BlockPiece{.format = own.format,
-                     .codes = codes,
-                     .scales = source_.store().find(stem + std::string(from.parts.scales)),
-                     .rows = rows,
-                     .k = k};
+      other.spec = {stem + ".weight", out.row.codes_dtype, {module.rows, module.k}};
+      other.block = BlockPiece{.format = own.format,
+                               .codes = module.codes,
+                               .scales = module.scales,
+                               .rows = module.rows,
+                               .k = module.k};
       return true;
     }
     if (part == from.parts.scales) {
@@ -314,7 +311,7 @@ class Planner {
     const bool is_input = part == from.parts.input_scale;
     const std::string_view their =
         is_input ? out.row.parts.input_scale : out.row.parts.global_scale;
-    if (their.empty() || has_scalar_for_each(tensor)) return false;
+    if (their.empty()) return false;
     other.spec.name = stem + std::string(their);
     put_scalar(out, scales_.bits_of(tensor, 0, own.global_scale), is_input, other);
     other.spec.shape = {1};
@@ -325,11 +322,11 @@ class Planner {
   bool own_blocks(const StoredTensor& tensor) const {
     const DialectRow& own = source_.dialect();
     return own.dialect == Dialect::gguf && tensor.entry.dtype == own.codes_dtype &&
-           tensor.entry.shape.size() == 2 && module_row(target_, own.format) != nullptr &&
-           tensor.entry.name.ends_with(".weight");
+           tensor.entry.shape.size() == 2 && tensor.entry.bytes != 0 &&
+           module_row(target_, own.format) != nullptr && tensor.entry.name.ends_with(".weight");
   }
 
-  void add_unpacked(CheckpointPlan& out, const StoredTensor& tensor) {
+  Result<Done> add_unpacked(CheckpointPlan& out, const StoredTensor& tensor) {
     const DialectRow& own = source_.dialect();
     const PartNames& parts = module_row(target_, own.format)->parts;
     const auto kept = origin_.names.find(tensor.entry.name);
@@ -347,23 +344,27 @@ class Planner {
     };
     add(BlockPiece::What::codes, parts.codes, out.row.codes_dtype, k / 2);
     add(BlockPiece::What::scales, parts.scales, out.row.scales_dtype, k / block_size(own.format));
-    if (parts.global_scale.empty()) return;
+    if (parts.global_scale.empty()) return Done{};
+    const tensor::Store& store = source_.store();
     // llama.cpp leaves a scale of 1 out.
     OtherTensor one{.spec = {.name = stem + std::string(parts.global_scale)}};
     const std::string lead = tensor.entry.name.substr(0, tensor.entry.name.size() - 7);
-    const StoredTensor* global = source_.store().find(lead + std::string(own.parts.global_scale));
+    const StoredTensor* global = store.find(lead + std::string(own.parts.global_scale));
+    if (global != nullptr)
+      if (Result<Done> fine = check_module_scalar(store, *global, false); !fine) return fine;
     put_scalar(out,
                global != nullptr
                    ? scales_.bits_of(*global, 0, own.global_scale)
                    : scale_bits(std::bit_cast<std::uint32_t>(1.0f), own.global_scale, std::nullopt),
                false, one);
     out.others.push_back(std::move(one));
-    if (const StoredTensor* input =
-            source_.store().find(lead + std::string(own.parts.input_scale))) {
+    if (const StoredTensor* input = store.find(lead + std::string(own.parts.input_scale))) {
+      if (Result<Done> fine = check_module_scalar(store, *input, true); !fine) return fine;
       OtherTensor result{.spec = {.name = stem + std::string(parts.input_scale)}};
       put_scalar(out, scales_.bits_of(*input, 0, own.global_scale), true, result);
       out.others.push_back(std::move(result));
     }
+    return Done{};
   }
 
   // Scalars of such a module went with its blocks.
@@ -382,8 +383,9 @@ class Planner {
                   OtherTensor& other) const {
     const std::uint32_t stored = bits.in(out.row.global_scale);
     other.pieces.clear();
-    other.spec.dtype = is_input ? out.row.input_scale_dtype : DType::f32;
-    const bool is_half = other.spec.dtype == DType::bf16;
+    const bool is_half =
+        is_input && out.row.input_scale_dtype == DType::bf16 && (stored & 0xFFFFu) == 0;
+    other.spec.dtype = is_half ? DType::bf16 : DType::f32;
     other.bytes.resize(is_half ? 2 : 4);  // bfloat16 is the upper half of a float32
     std::memcpy(other.bytes.data(), reinterpret_cast<const std::byte*>(&stored) + (is_half ? 2 : 0),
                 other.bytes.size());
@@ -462,6 +464,7 @@ class Planner {
   std::optional<DType> bias_dtype_{};
   std::map<std::string, std::string> kept_names_{};
   TargetRow row_;
+  Fp4Modules fp4_;
   Fp8Modules fp8_;
 };
 

@@ -104,8 +104,8 @@ class Scanner {
       scales = RowsView{scales_.data(), size.rows, size.k / block, size.k / block};
       done_with(*scale_tensor, *blocks);
     } else if (layer_.row->is_transposed) {
-      codes = turned(places.codes.tensor, size, size.k / 2, codes_);
-      scales = turned(scale_tensor, size, size.k / block, scales_);
+      codes = transposed(places.codes.tensor, size, size.k / 2, codes_);
+      scales = transposed(scale_tensor, size, size.k / block, scales_);
     } else {
       codes = rows_in(places.codes.tensor, size, size.k / 2);
       scales = rows_in(scale_tensor, size, size.k / block);
@@ -142,8 +142,8 @@ class Scanner {
   }
 
   // Rows of a tensor whose bytes lie by columns, in memory of ours.
-  std::optional<RowsView> turned(const StoredTensor* tensor, const MatrixPlace& place,
-                                 std::uint64_t columns, std::vector<std::byte>& buffer) {
+  std::optional<RowsView> transposed(const StoredTensor* tensor, const MatrixPlace& place,
+                                     std::uint64_t columns, std::vector<std::byte>& buffer) {
     if (tensor == nullptr) return std::nullopt;
     const std::span<const std::byte> bytes = store_.bytes(*tensor);
     if (bytes.size() != layer_.shape.experts * place.tensor_rows * columns) return std::nullopt;

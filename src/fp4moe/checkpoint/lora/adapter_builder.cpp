@@ -284,12 +284,12 @@ Result<Done> AdapterBuilder::add(const Module& module, const Sizes& sizes) {
     b.row_step = folded ? rank * experts : rank;
     b.column_step = folded ? experts : 1;
     if (sizes.swapped) {
-      const auto turned = [](const FactorPlace& f) {
+      const auto transposed = [](const FactorPlace& f) {
         return FactorPlace{f.tensor, f.columns, f.rows, f.first, f.column_step, f.row_step};
       };
       std::swap(a, b);
-      a = turned(a);
-      b = turned(b);
+      a = transposed(a);
+      b = transposed(b);
     }
     const LowRankPlace whole{.a = a, .b = b, .scale = scale.scale};
     if (sizes.projection != StoredProjection::gate_up) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -88,9 +89,14 @@ Result<CheckpointPlan> checkpoint_plan(const SynthPlan& plan, const SynthOptions
   if (options.with_other_tensors) others = synth_others(plan, options.seed);
   const QuantFacts facts{.has_input_scale = plan.shape.has_input_scale,
                          .ignore = unquantized_modules(others)};
+  LayerNumbers numbers;
+  for (const std::uint64_t block : plan.blocks)
+    numbers[layer_prefix(plan.model->prefix, block)] = block;
+  const RenameContext context = rename_context(plan.model->model_type, config, std::move(numbers));
+  std::map<std::string, std::string> kept_names;
+  if (is_gguf) kept_names = names_to_keep(others, context);
   Result<std::vector<OtherTensor>> renamed =
-      rename_others(std::move(others), NameFamily::hugging_face, name_family(row.dialect),
-                    rename_context(plan.model->model_type, config));
+      rename_others(std::move(others), NameFamily::hugging_face, name_family(row.dialect), context);
   if (!renamed) return renamed.why();
   out.others = *std::move(renamed);
   if (is_gguf) widen_vectors(out.others);
@@ -103,7 +109,8 @@ Result<CheckpointPlan> checkpoint_plan(const SynthPlan& plan, const SynthOptions
                      .top_k = plan.top_k,
                      .origin = {.prefix = std::string(plan.model->prefix),
                                 .projections = projections_text(plan.model->projections),
-                                .bias_dtype = plan.shape.has_bias ? "BF16" : ""}});
+                                .bias_dtype = plan.shape.has_bias ? "BF16" : "",
+                                .names = std::move(kept_names)}});
   } else {
     out.documents = quantized_documents(config, row, facts);
   }

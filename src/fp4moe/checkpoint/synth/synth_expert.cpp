@@ -13,7 +13,7 @@ namespace {
 // Parts of an expert, each with its own stream.
 constexpr std::uint64_t kCodes = 0, kScales = 8, kBias = 16, kGlobal = 24, kInput = 32;
 
-// Fills with eight bytes at a time; `shape_byte` turns uniform bytes into the wanted ones.
+// Fills with eight bytes at a time; `shape_word` turns uniform bytes into the wanted ones.
 template <class ShapeWord>
 void fill_bytes(std::uint64_t seed, std::span<std::byte> out, ShapeWord shape_word) {
   SplitMix64 random(seed);

@@ -142,7 +142,7 @@ class PlainWriter {
     const PlainExpert expert = make_expert(plan_, {options_.seed, plan_.blocks[layer], e});
     const std::size_t begin = begins_[layer];
     std::vector<std::pair<std::size_t, const Values*>> parts;
-    Values joined, turned;
+    Values joined, transposed;
     std::uint64_t piece = e;
     if (form_ == Form::per_expert) {
       const std::size_t own = begin + e * (shape.gated() ? 3 : 2);
@@ -157,12 +157,12 @@ class PlainWriter {
     } else {
       const std::uint64_t width = shape.intermediate;
       joined.resize(2 * width * shape.hidden);
-      turned.resize(width * shape.hidden);
+      transposed.resize(width * shape.hidden);
       transpose_into(expert.gate, width, joined, 2 * width, 0, 2);
       transpose_into(expert.up, width, joined, 2 * width, 1, 2);
-      transpose_into(expert.down, shape.hidden, turned, shape.hidden, 0, 1);
+      transpose_into(expert.down, shape.hidden, transposed, shape.hidden, 0, 1);
       parts = {{begin, &joined},
-               {begin + 1, &turned},
+               {begin + 1, &transposed},
                {begin + 2, &expert.w13_bias},
                {begin + 3, &expert.w2_bias}};
     }

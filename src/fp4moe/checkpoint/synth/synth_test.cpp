@@ -115,6 +115,24 @@ TEST(Synth, TheUsualDialectOfEveryModelIsSound) {
   }
 }
 
+TEST(Synth, GgufHasTheRoutersOfEveryModel) {
+  for (const ModelRow& model : models()) {
+    const TemporaryFolder folder;
+    const std::string out = folder / "model.gguf";
+    const auto report = synth({.model = std::string(model.name),
+                               .dialect = Dialect::gguf,
+                               .experts = 2,
+                               .hidden = 64,
+                               .intermediate = 64},
+                              out);
+    ASSERT_TRUE(report) << model.name << ": " << text(report.why());
+    const Result<tensor::Store> store = tensor::Store::open(out);
+    ASSERT_TRUE(store) << text(store.why());
+    const std::string layer = "blk." + std::to_string(moe_layer_index(model, 0));
+    EXPECT_NE(store->find(layer + ".ffn_gate_inp.weight"), nullptr) << model.name;
+  }
+}
+
 TEST(Synth, TheSeedDecidesEveryByteAndThreadsNone) {
   const TemporaryFolder folder;
   SynthOptions options = small("gpt-oss-20b", Dialect::gpt_oss, WeightFormat::mxfp4);

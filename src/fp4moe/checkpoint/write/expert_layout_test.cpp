@@ -56,7 +56,7 @@ std::vector<std::byte> laid_out(const ExpertLayout& layout, const ExpertBytes& s
   return out;
 }
 
-TEST(ExpertLayout, FusedRowsTakeTurns) {
+TEST(ExpertLayout, FusedRowsAreInterleaved) {
   const Numbered numbered;
   const ExpertLayout layout = expert_layout(*find_row(Dialect::gpt_oss, WeightFormat::mxfp4),
                                             numbered.shape, tensor::DType::bf16);

@@ -259,8 +259,8 @@ Result<std::vector<OtherTensor>> split_qkv(std::vector<OtherTensor> others,
 
 }  // namespace
 
-RenameContext rename_context(std::string_view model_type, const Json& config) {
-  RenameContext context{.model_type = std::string(model_type)};
+RenameContext rename_context(std::string_view model_type, const Json& config, LayerNumbers layers) {
+  RenameContext context{.model_type = std::string(model_type), .layers = std::move(layers)};
   const auto number = [&](const char* key) -> std::uint64_t {
     const auto found = config.is_object() ? config.find(key) : config.end();
     if (found == config.end() || !found->is_number_integer()) return 0;

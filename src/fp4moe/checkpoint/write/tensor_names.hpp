@@ -24,15 +24,23 @@ constexpr NameFamily name_family(Dialect dialect) {
                                       : NameFamily::hugging_face;
 }
 
+// The numbers of MoE layers by prefix, which their routers' names begin with.
+using LayerNumbers = std::map<std::string, std::uint64_t, std::less<>>;
+LayerNumbers layer_numbers(const auto& layers) {
+  LayerNumbers numbers;
+  for (const auto& layer : layers) numbers[layer.prefix] = layer.index;
+  return numbers;
+}
+
 struct RenameContext {
   std::string model_type{};
   std::uint64_t query_rows = 0, key_rows = 0;  // 0: the configuration does not say
   std::map<std::string, std::string> names{};  // GGUF's to Hugging Face's, before any table
-  std::map<std::string, std::uint64_t, std::less<>> layers{};  // numbers of MoE layers, by prefix
+  LayerNumbers layers{};                       // without them routers keep their names
 };
 
-// From config.json: heads * head_dim, key-value heads * head_dim.
-RenameContext rename_context(std::string_view model_type, const Json& config);
+// The rows come from config.json: heads * head_dim, key-value heads * head_dim.
+RenameContext rename_context(std::string_view model_type, const Json& config, LayerNumbers layers);
 
 // The tensors under the names of another family. Errors: names.qkv, also where q, k and v could not
 // be told apart again.

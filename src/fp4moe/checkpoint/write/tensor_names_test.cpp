@@ -91,6 +91,22 @@ TEST(TensorNames, RefusesToPartQkvByGuessing) {
   }
 }
 
+// The way back could not part them.
+TEST(TensorNames, RefusesToJoinQkvOfAnotherNumberOfHeads) {
+  for (const RenameContext& context :
+       {RenameContext{.model_type = "gpt_oss"}, RenameContext{"gpt_oss", 4, 3}}) {
+    const auto there = rename_others({tensor_of("model.layers.0.self_attn.q_proj.weight", {4, 3}),
+                                      tensor_of("model.layers.0.self_attn.k_proj.weight", {2, 3}),
+                                      tensor_of("model.layers.0.self_attn.v_proj.weight", {2, 3})},
+                                     NameFamily::hugging_face, NameFamily::openai, context);
+    ASSERT_FALSE(there);
+    EXPECT_EQ(there.why().id, "names.qkv");
+    EXPECT_EQ(there.why().tensor, "block.0.attn.qkv.weight");
+    EXPECT_EQ(there.why().found, "8 rows; heads give " + std::to_string(context.query_rows) +
+                                     " + 2 * " + std::to_string(context.key_rows));
+  }
+}
+
 TEST(TensorNames, IncompleteQkvKeepsItsNames) {
   const auto there =
       rename_others({tensor_of("model.layers.0.self_attn.q_proj.weight", {4, 3})},
@@ -103,17 +119,27 @@ TEST(TensorNames, IncompleteQkvKeepsItsNames) {
 TEST(TensorNames, HeadsComeFromTheConfigurationWithinReason) {
   const Json config{{"num_attention_heads", 64}, {"num_key_value_heads", 8}, {"head_dim", 64}};
 
-  EXPECT_EQ(rename_context("gpt_oss", config).query_rows, 4096u);
-  EXPECT_EQ(rename_context("gpt_oss", config).key_rows, 512u);
-  EXPECT_EQ(rename_context("gpt_oss", {{"head_dim", "wide"}}).query_rows, 0u);
-  EXPECT_EQ(rename_context("gpt_oss", nullptr).query_rows, 0u);
+  EXPECT_EQ(rename_context("gpt_oss", config, {}).query_rows, 4096u);
+  EXPECT_EQ(rename_context("gpt_oss", config, {}).key_rows, 512u);
+  EXPECT_EQ(rename_context("gpt_oss", {{"head_dim", "wide"}}, {}).query_rows, 0u);
+  EXPECT_EQ(rename_context("gpt_oss", nullptr, {}).query_rows, 0u);
   const Json without{{"num_attention_heads", 4}, {"num_key_value_heads", 2}, {"hidden_size", 128}};
-  EXPECT_EQ(rename_context("mixtral", without).query_rows, 128u);
-  EXPECT_EQ(rename_context("mixtral", without).key_rows, 64u);
+  EXPECT_EQ(rename_context("mixtral", without, {}).query_rows, 128u);
+  EXPECT_EQ(rename_context("mixtral", without, {}).key_rows, 64u);
+}
+
+TEST(TensorNames, LayersAreNumberedByTheirPrefixes) {
+  struct Layer {
+    std::uint64_t index;
+    std::string prefix;
+  };
+  const std::vector<Layer> layers{{3, "model.layers.3.mlp."}, {1, "model.layers.1.mlp."}};
+  EXPECT_EQ(rename_context("new", nullptr, layer_numbers(layers)).layers,
+            (LayerNumbers{{"model.layers.1.mlp.", 1}, {"model.layers.3.mlp.", 3}}));
 }
 
 TEST(TensorNames, ARouterIsFoundInGgufWhateverItWasCalled) {
-  RenameContext context{.model_type = "new", .layers = {{"a.layers.3.moe.", 3}}};
+  RenameContext context = rename_context("new", nullptr, {{"a.layers.3.moe.", 3}});
   const std::vector<std::pair<std::string, std::string>> names{
       {"a.layers.3.moe.router.layer.weight", "blk.3.ffn_gate_inp.weight"},
       {"a.layers.3.moe.expert_bias", "blk.3.exp_probs_b.bias"},

@@ -99,7 +99,7 @@ tensor::Metadata tags_of(const Manifest& manifest, const LayerRecord& layer);
 // The name of a packed tensor in its file: "model.layers.3.mlp.experts.w13".
 std::string packed_name(const LayerRecord& layer, std::string_view tensor);
 
-// "triton.mxfp4 (hopper.v3.6.w8)"
+// "NAME (GENERATION)", or the name alone where a layout has no generations.
 std::string layout_text(std::string_view layout, std::string_view generation);
 
 }  // namespace fp4moe::convert

@@ -15,6 +15,12 @@
 
 namespace fp4moe::convert {
 
+// True if a name can only be that of a file inside a folder, none below it or elsewhere.
+inline bool is_plain_file_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.size() < 256 &&
+         name.find('/') == name.npos && name.find('\0') == name.npos;
+}
+
 class RecordFields : public JsonFields {
  public:
   // `why` outlives this and stays empty while nothing is wrong.
@@ -56,24 +62,20 @@ class RecordFields : public JsonFields {
   // A name inside the folder itself.
   std::string file_name(const char* key) {
     std::string found = string(key);
-    if (!is_plain(found)) fail(key, "a plain file name");
+    if (!is_plain_file_name(found)) fail(key, "a plain file name");
     return found;
   }
   // The same, perhaps in folders below.
   std::string relative_name(const char* key) {
     std::string found = string(key);
     bool is_fine = true;
-    for (const std::string_view part : split(found, '/')) is_fine = is_fine && is_plain(part);
+    for (const std::string_view part : split(found, '/'))
+      is_fine = is_fine && is_plain_file_name(part);
     if (!is_fine) fail(key, "a relative file name");
     return found;
   }
 
  private:
-  static bool is_plain(std::string_view name) {
-    return !name.empty() && name != "." && name != ".." && name.size() < 256 &&
-           name.find('/') == name.npos && name.find('\0') == name.npos;
-  }
-
   void wrong(std::string_view key, std::string_view expected, const Json* /*found*/) override {
     complain(fmt::format("\"{}\" of {} without {}", printable(key), place_, expected));
   }

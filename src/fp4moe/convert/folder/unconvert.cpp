@@ -19,6 +19,7 @@
 #include "fp4moe/convert/folder/expert_writer.hpp"
 #include "fp4moe/convert/folder/model_files.hpp"
 #include "fp4moe/convert/folder/raw_file.hpp"
+#include "fp4moe/convert/folder/record_fields.hpp"
 #include "fp4moe/convert/folder/source_parts.hpp"
 #include "fp4moe/tensor/files/atomic_file.hpp"
 
@@ -154,7 +155,7 @@ class Restorer {
       const std::string name = tensor.name.substr(std::min(slash + 1, tensor.name.size()));
       const auto bytes = kept(kind, name);
       if (!bytes) return bytes.why();
-      if (name.empty() || name.find('/') != name.npos || name == "." || name == "..")
+      if (!is_plain_file_name(name))
         return invalid("converted.manifest", "a kept file has a name outside the folder")
             .at(printable(name));
       if (Result<Done> done = tensor::write_file(fmt::format("{}/{}", staging_, name), *bytes);

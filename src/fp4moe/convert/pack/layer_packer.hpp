@@ -34,7 +34,7 @@ struct Problem {
   checkpoint::RowOrder order = checkpoint::RowOrder::interleaved;  // w13 in the checkpoint
   bool has_bias = false;  // tensor-parallel ranks above 0 write zeros for w2's
   tensor::DType bias_type = tensor::DType::bf16;    // in the checkpoint
-  tensor::DType params_type = tensor::DType::bf16;  // bf16 or f16: Marlin's global scales
+  tensor::DType params_type = tensor::DType::bf16;  // bf16 or f16: the type of global scales
   std::uint64_t global_experts = 0;  // of all ranks, for shared input scales; 0: `experts`
 };
 

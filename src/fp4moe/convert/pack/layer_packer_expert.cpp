@@ -97,7 +97,7 @@ Result<Done> LayerPacker::pack(std::size_t position, const checkpoint::ExpertVie
                                std::span<const std::span<std::byte>> targets, Path path) {
   if (Result<Done> fits = check(position, view); !fits) return fits;
   if (targets.size() != tensors_.size())
-    return usage("layout.memory", "one span for each tensor is wanted")
+    return usage("layout.memory", "wrong number of spans")
         .expects(fmt::format("{} spans", tensors_.size()), fmt::format("{}", targets.size()))
         .try_this("ask tensors() for their number and sizes");
   for (std::size_t t = 0; t < tensors_.size(); ++t)
