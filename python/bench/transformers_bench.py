@@ -4,7 +4,7 @@
 
 A random gpt-oss checkpoint is made on the spot. Each way of running it gets a process of its own:
 `fp4moe` runs the experts in FP4, `dequantized` is what transformers does with the same files on a
-processor without Triton. Peak memory is the process's largest resident set less what it had when
+CPU without Triton. Peak memory is the process's largest resident set less what it had when
 everything was imported; both ways hold the same attention, embeddings and cache.
 """
 

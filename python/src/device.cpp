@@ -66,7 +66,7 @@ Array dense(nb::handle given, const char* what, const Array& tokens, DType wante
       (seen.shape(0) <= 1 || seen.stride(0) == seen.shape(1) * element))
     return seen;
   if (seen.kind() != Kind::torch || seen.dimensions() != 2)
-    raise(usage("routes.memory", fmt::format("{} cannot be read as they lie", what))
+    raise(usage("routes.memory", fmt::format("unreadable memory: {}", what))
               .expects(fmt::format("a dense 2-D array of {}", tensor::name(wanted)),
                        fmt::format("{} of {}", seen.shape_text(), seen.dtype_text())));
   const nb::object converted =
@@ -99,7 +99,7 @@ nb::object apply_on_device(const Layer& layer, nb::handle x, const Array& tokens
   for (std::size_t i = 0; i < 2; ++i) {
     const std::int64_t expected = i == 0 ? tokens.shape(0) : ids.shape(1);
     if (ids.shape(i) != expected || weights.shape(i) != expected)
-      raise(usage("routes.weights", "tokens, ids and weights do not go together")
+      raise(usage("routes.weights", "shapes of tokens, ids and weights differ")
                 .expects(fmt::format("[{}, top_k] twice", tokens.shape(0)),
                          fmt::format("{} and {}", ids.shape_text(), weights.shape_text())));
   }
@@ -121,7 +121,7 @@ nb::object apply_on_device(const Layer& layer, nb::handle x, const Array& tokens
 void reserve(const Layer& layer, std::int64_t tokens, std::int64_t top_k) {
   const std::shared_ptr<OpenLayer> open = layer.get();
   if (tokens < 0 || top_k < 0)
-    raise(usage("options.negative", "memory is reserved for some tokens")
+    raise(usage("options.negative", tokens < 0 ? "invalid number of tokens" : "invalid top_k")
               .expects("0 or more", fmt::format("{} tokens, top_k {}", tokens, top_k)));
   const std::uint64_t assignments =
       top_k == 0 ? open->layer.facts().router.top_k : static_cast<std::uint64_t>(top_k);

@@ -96,7 +96,7 @@ const EncoderRow& encoder(const std::string& format, const std::string& rounding
     if (row.rounding == rounding) return row;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", row.rounding);
   }
-  raise(usage("formats.rounding", fmt::format("{} is not rounded to like this", format))
+  raise(usage("formats.rounding", fmt::format("unknown rounding of {}", format))
             .expects("one of " + known, rounding));
 }
 

@@ -164,7 +164,7 @@ void take_weights(const Array& array, Routes& routes) {
 void check_routes(const MoeLayer& layer, const Routes& routes) {
   const std::uint64_t experts = layer.facts().model.shape.experts;
   if (routes.top_k == 0 || routes.top_k > experts)
-    raise(usage("routes.top_k", "a token's experts are some of them")
+    raise(usage("routes.top_k", "invalid top_k")
               .expects(fmt::format("1 to {}", experts), fmt::format("{}", routes.top_k)));
   for (const std::int32_t id : routes.ids)
     if (id < -1 || static_cast<std::int64_t>(id) >= static_cast<std::int64_t>(experts))
@@ -362,8 +362,11 @@ auto number(const Get& get) {
 
 Result<runtime::LayerOptions> options_of(const LayerWords& words) {
   runtime::LayerOptions result;
-  const auto read = runtime::read_words(
-      {.engine = words.engine, .weights = words.weights, .numerics = words.numerics}, result);
+  const auto read = runtime::read_words({.engine = words.engine,
+                                         .weights = words.weights,
+                                         .numerics = words.numerics,
+                                         .activations = words.activations},
+                                        result);
   if (!read) return read.why();
   result.backend_request.policy = words.policy;
   result.backend_request.backend = words.backend;
@@ -437,12 +440,13 @@ namespace {
 // A function of words as one of single arguments.
 auto open_by(Layer (*open)(nb::handle, std::int64_t, const LayerWords&)) {
   return [open](nb::handle from, std::int64_t position, std::string engine, std::string backend,
-                std::string policy, std::string device, std::string numerics, std::string weights,
-                std::int64_t threads, std::pair<std::int64_t, std::int64_t> tp,
+                std::string policy, std::string device, std::string numerics,
+                std::string activations, std::string weights, std::int64_t threads,
+                std::pair<std::int64_t, std::int64_t> tp,
                 std::pair<std::int64_t, std::int64_t> ep) {
     return open(from, position,
                 {std::move(engine), std::move(backend), std::move(policy), std::move(device),
-                 std::move(numerics), std::move(weights), threads, tp, ep});
+                 std::move(numerics), std::move(activations), std::move(weights), threads, tp, ep});
   };
 }
 
@@ -459,8 +463,8 @@ void with_options(const Define& define) {
   const std::pair<std::int64_t, std::int64_t> alone{0, 1};
   define(nb::arg("number"), nb::kw_only(), nb::arg("engine") = "auto", nb::arg("backend") = "auto",
          nb::arg("policy") = "native", nb::arg("device") = "auto", nb::arg("numerics") = "",
-         nb::arg("weights") = "auto", nb::arg("threads") = 0, nb::arg("tp") = alone,
-         nb::arg("ep") = alone);
+         nb::arg("activations") = "", nb::arg("weights") = "auto", nb::arg("threads") = 0,
+         nb::arg("tp") = alone, nb::arg("ep") = alone);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ struct OpenLayer {
 
 // The request for a layer, in the words of the command line.
 struct LayerWords {
-  std::string engine, backend, policy, device, numerics, weights;
+  std::string engine, backend, policy, device, numerics, activations, weights;
   std::int64_t threads = 0;
   std::pair<std::int64_t, std::int64_t> tp{0, 1}, ep{0, 1};  // rank, size
 };

@@ -214,13 +214,13 @@ float quantize(nb::handle values, nb::handle codes, nb::handle scales, const std
   const bool scaled =
       work.format == WeightFormat::nvfp4 && work.rule.nvfp4 != formats::Nvfp4Rule::no_global;
   if (global_scale && (!scaled || !std::isfinite(*global_scale) || *global_scale <= 0))
-    raise(usage("quantize.global_scale", "this is no global scale here")
+    raise(usage("quantize.global_scale", "invalid global scale")
               .expects(scaled ? "a finite number above zero" : "none, by this format and rule",
                        fmt::format("{}", *global_scale)));
   done_or_raise(without_gil([&]() -> Result<Done> {
-    const Result<float> maxima = max_magnitude(work);
-    if (!maxima) return maxima.why();
-    if (scaled) work.global_scale = global_scale.value_or(formats::nvfp4_global_scale(*maxima));
+    const Result<float> max = max_magnitude(work);
+    if (!max) return max.why();
+    if (scaled) work.global_scale = global_scale.value_or(formats::nvfp4_global_scale(*max));
     return quantize_rows(work);
   }));
   return work.global_scale;

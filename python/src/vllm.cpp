@@ -195,8 +195,9 @@ std::optional<double> constant(const Json& question, std::string_view key) {
   return found->get<double>();
 }
 
-Result<MoeKernel> made_kernel(const Converted& converted, const Json& question,
-                              const vllm::MoeConfig& config, const vllm::KernelOptions& options) {
+Result<MoeKernel> make_moe_kernel(const Converted& converted, const Json& question,
+                                  const vllm::MoeConfig& config,
+                                  const vllm::KernelOptions& options) {
   const std::string backend = text_of(question, "backend"), name = text_of(question, "experts_cls");
   const auto alpha = constant(question, "gemm1_alpha"), beta = constant(question, "gemm1_beta"),
              limit = constant(question, "gemm1_clamp_limit");
@@ -241,7 +242,7 @@ PythonKernel make_kernel(const Converted& converted, const std::string& text) {
     options.threads = threads->get<std::size_t>();
   options.pool = shared_pool(options.threads, options.threads != 0);
   MoeKernel result = value_or_raise(
-      without_gil([&] { return made_kernel(converted, question, config, options); }));
+      without_gil([&] { return make_moe_kernel(converted, question, config, options); }));
   return {converted.arrays, std::make_unique<MoeKernel>(std::move(result))};
 }
 

@@ -263,26 +263,29 @@ void bind_weights(nb::class_<Layer>& layer) {
       .def_static(
           "from_weights",
           [](nb::handle tensors, nb::handle description, std::string engine, std::string backend,
-             std::string policy, std::string device, std::string numerics, std::int64_t threads,
-             std::pair<std::int64_t, std::int64_t> ep) {
+             std::string policy, std::string device, std::string numerics, std::string activations,
+             std::int64_t threads, std::pair<std::int64_t, std::int64_t> ep) {
             return from_weights(tensors, description,
                                 {.engine = std::move(engine),
                                  .backend = std::move(backend),
                                  .policy = std::move(policy),
                                  .device = std::move(device),
                                  .numerics = std::move(numerics),
+                                 .activations = std::move(activations),
                                  .weights = "packed",
                                  .threads = threads,
                                  .ep = ep});
           },
           nb::arg("tensors"), nb::arg("description"), nb::kw_only(), nb::arg("engine") = "auto",
           nb::arg("backend") = "auto", nb::arg("policy") = "native", nb::arg("device") = "auto",
-          nb::arg("numerics") = "", nb::arg("threads") = 0, nb::arg("ep") = alone,
-          nb::sig("def from_weights(tensors: collections.abc.Mapping[str, typing.Any], "
-                  "description: collections.abc.Mapping[str, typing.Any], *, "
-                  "engine: str = 'auto', backend: str = 'auto', policy: str = 'native', "
-                  "device: str = 'auto', numerics: str = '', threads: int = 0, "
-                  "ep: tuple[int, int] = (0, 1)) -> Layer"),
+          nb::arg("numerics") = "", nb::arg("activations") = "", nb::arg("threads") = 0,
+          nb::arg("ep") = alone,
+          nb::sig(
+              "def from_weights(tensors: collections.abc.Mapping[str, typing.Any], "
+              "description: collections.abc.Mapping[str, typing.Any], *, "
+              "engine: str = 'auto', backend: str = 'auto', policy: str = 'native', "
+              "device: str = 'auto', numerics: str = '', activations: str = '', threads: int = 0, "
+              "ep: tuple[int, int] = (0, 1)) -> Layer"),
           "A layer of stacked matrices: w13 [experts, rows, hidden / 2] and w2, their _scale, "
           "_global_scale and _bias. The description has format, row_order, activation, top_k, and "
           "where they are not the activation's own alpha, beta, limit. The arrays are packed and "

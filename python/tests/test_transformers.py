@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -156,6 +157,13 @@ def test_shards_and_links_like_those_of_the_hub_are_read(kind: Any, tmp_path: Pa
         file.rename(blobs / str(number))
         (snapshot / file.name).symlink_to(Path("..") / ".." / "blobs" / str(number))
     assert torch.equal(load(snapshot)(tokens(1, 6)).logits, exact)
+
+
+def test_an_index_is_a_file(tmp_path: Path) -> None:
+    result = tiny.make(tmp_path, tiny.KINDS["gpt-oss"], shard="60KB")
+    (result / "a.index.json").mkdir()
+    os.mkfifo(result / "b.index.json")
+    assert load(result)(tokens(1, 6)).logits.isfinite().all()
 
 
 def test_a_shard_limit_of_save_pretrained_is_kept(gpt_oss: Path, tmp_path: Path) -> None:

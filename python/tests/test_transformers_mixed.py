@@ -133,8 +133,22 @@ def test_fp8_attention_is_dequantized_with_its_scales(form: str, tmp_path: Path)
         assert was.dtype == now.dtype and torch.equal(was.float(), now.float())
 
 
-@pytest.mark.parametrize("part", ["weight_zero_point", "pre_quant_scale", "weight_scale_3"])
-def test_a_scale_that_nothing_applies_is_refused(part: str, tmp_path: Path) -> None:
+UNREAD = [
+    "weight_zero_point",
+    "pre_quant_scale",
+    "weight_scale_3",
+    "weight_g_idx",
+    "qzeros",
+    "perm",
+    "weight_quantizer.svdquant_lora_a",
+    "lora_A.weight",
+    "input_hadamard.weight",
+    "input_rotation",
+]
+
+
+@pytest.mark.parametrize("part", UNREAD)
+def test_a_part_that_nothing_applies_is_refused(part: str, tmp_path: Path) -> None:
     result = tiny.make(tmp_path, tiny.KINDS["qwen3-modelopt"])
     tensors = load_file(result / "model.safetensors")
     tensors[f"{MODULE}.{part}"] = torch.ones(64)
@@ -161,6 +175,82 @@ def test_quantized_weights_without_scales_are_refused(tmp_path: Path) -> None:
     with pytest.raises(fp4moe.UnsupportedError) as caught:
         AutoModelForCausalLM.from_pretrained(result, quantization_config=WISH)
     assert caught.value.id == "transformers.scale"
+
+
+def claim(folder: Path, **words: Any) -> None:
+    """Change what config.json says of the quantization."""
+    document = json.loads((folder / "config.json").read_text())
+    document["quantization_config"] |= words
+    (folder / "config.json").write_text(json.dumps(document))
+
+
+def transform(location: str, target: str) -> dict[str, Any]:
+    applied = {"targets": [target], "location": location, "inverse": False, "ignore": []}
+    return {"config_groups": {"u": {"type": "hadamard", "apply": [applied]}}}
+
+
+@pytest.mark.parametrize("location", ["input", "output"])
+@pytest.mark.parametrize(
+    ("target", "id"), [("re:.*q_proj$", "transformers.scale"), ("Linear", "dialect.unsupported")]
+)
+def test_a_transform_at_run_time_is_refused(
+    location: str, target: str, id: str, tmp_path: Path
+) -> None:
+    result = tiny.make(tmp_path, tiny.KINDS["qwen3-nvfp4"])
+    claim(result, transform_config=transform(location, target))
+    with pytest.raises(fp4moe.Error, match="transform") as caught:
+        AutoModelForCausalLM.from_pretrained(result, quantization_config=WISH)
+    assert caught.value.id == id and location in str(caught.value)
+
+
+@pytest.mark.parametrize("location", ["weight_input", "weight_output"])
+def test_a_transform_that_is_folded_into_weights_is_no_matter(
+    location: str, tmp_path: Path
+) -> None:
+    result = tiny.make(tmp_path, tiny.KINDS["qwen3-nvfp4"])
+    claim(result, transform_config=transform(location, "Linear"))
+    AutoModelForCausalLM.from_pretrained(result, quantization_config=WISH)
+
+
+QUARK = tiny.Kind("qwen3_moe", "quark", "mxfp4")
+LEVEL = {"dtype": "fp4", "group_size": 32, "qscheme": "per_group", "scale_type": "float"}
+
+
+def make_quark(folder: Path, **changes: Any) -> Path:
+    """A checkpoint with an attention weight in FP4: codes of 1.0, scales of 2; Quark says what they are."""
+    result = tiny.make(folder, QUARK)
+    tensors = load_file(result / "model.safetensors")
+    rows, columns = tensors.pop(f"{MODULE}.weight").shape
+    tensors[f"{MODULE}.weight"] = torch.full((rows, columns // 2), 0x22, dtype=torch.uint8)
+    tensors[f"{MODULE}.weight_scale"] = torch.full((rows, columns // 32), 128, dtype=torch.uint8)
+    save_file(tensors, result / "model.safetensors", {"format": "pt"})
+    stored = json.loads((result / "config.json").read_text())["quantization_config"]
+    excluded = [name for name in stored["exclude"] if name != MODULE]
+    layers = {"*self_attn.q_proj": {"weight": {**LEVEL, **changes}}}
+    claim(result, exclude=excluded, layer_quant_config=layers)
+    return result
+
+
+@pytest.mark.parametrize("written", ["e8m0", None])
+def test_quarks_mxfp4_outside_the_experts_is_dequantized(
+    written: str | None, tmp_path: Path
+) -> None:
+    result = make_quark(tmp_path, scale_format=written)
+    model = AutoModelForCausalLM.from_pretrained(result, quantization_config=WISH)
+    assert (model.model.layers[1].self_attn.q_proj.weight == 2).all()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"scale_format": "e5m3"}, {"scale_format": "e4m3"}, {"scale_type": "float8_e5m3"}]
+)
+def test_quarks_block_scales_in_another_format_are_refused(
+    changes: dict[str, str], tmp_path: Path
+) -> None:
+    result = make_quark(tmp_path, **changes)
+    with pytest.raises(fp4moe.UnsupportedError) as caught:
+        AutoModelForCausalLM.from_pretrained(result, quantization_config=WISH)
+    assert caught.value.id == "transformers.scale"
+    assert all(value in caught.value.found for value in changes.values())
 
 
 def settle(folder: Path) -> None:

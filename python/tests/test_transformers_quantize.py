@@ -57,3 +57,9 @@ def test_what_no_dialect_holds_is_refused_before_anything_changes() -> None:
     assert refusal(model, "int4") == "transformers.format"
     assert refusal(model.model.layers[0].self_attn, "mxfp4") == "transformers.model"
     assert [name for name, _ in model.named_parameters() if ".experts." in name]
+
+
+def test_an_unknown_activation_is_refused_before_anything_changes() -> None:
+    model = tiny.plain(tiny.config("qwen3_moe", hidden_act="mish"))
+    assert refusal(model, "nvfp4") == "facts.activation"
+    assert [name for name, _ in model.named_parameters() if ".experts." in name]

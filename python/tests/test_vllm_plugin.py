@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import shutil
 import types
 
 import pytest
@@ -19,7 +21,7 @@ import vllm_plugin_cases as cases  # noqa: E402
 
 from fp4moe import cli  # noqa: E402
 from fp4moe.vllm import plugin  # noqa: E402
-from fp4moe.vllm.plugin import choice, contract, mode, support, weights  # noqa: E402
+from fp4moe.vllm.plugin import choice, contract, folder, methods, mode, support, weights  # noqa: E402
 from fp4moe.vllm.plugin.methods import make_method  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="layers would be on the GPU")
@@ -47,6 +49,24 @@ def test_batched_experts():
     cases.check_batches("cpu")
 
 
+@pytest.mark.parametrize("transport", [None, types.SimpleNamespace(activation_format="ragged")])
+def test_a_transport_of_another_format_is_refused(monkeypatch, transport):
+    monkeypatch.setattr(methods, "maybe_make_prepare_finalize", lambda **given: transport)
+    sentence = "in the format (None|ragged).*--all2all-backend, or set FP4MOE_VLLM=off"
+    with pytest.raises(NotImplementedError, match=sentence):
+        cases.processed(Experts(2, 64, 32, Activation.SILU, "cpu"), 2)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_tokens_that_a_transport_quantized_are_refused(batched):
+    layer = Experts(2, 64, 32, Activation.SILU, "cpu")
+    experts = cases.processed(layer, 2, batched=batched).moe_kernel.fused_experts
+    none, scales = torch.empty(0), torch.ones(1)
+    given = (*[none] * 6, layer.activation, 2, None, scales, None, none, none, None, False)
+    with pytest.raises(NotImplementedError, match="has quantized the tokens.*--all2all-backend"):
+        experts.apply(*given)
+
+
 def test_weights_are_loaded_again():
     cases.check_reload("cpu")
 
@@ -70,7 +90,58 @@ def test_a_converted_folder_is_mapped(folders):
     cases.check_folder("cpu", folders)
 
 
-@pytest.mark.parametrize("split", ["tp", "ep"])
+class Cpu:
+    """vLLM for CPUs, on whatever machine."""
+
+    device_name = "a CPU"
+
+    def is_cpu(self):
+        return True
+
+    def is_cuda(self):
+        return False
+
+
+def test_vllms_platform_says_where_a_folder_is_mapped(folders, monkeypatch):
+    """vLLM for CPUs on a machine with a GPU that torch sees."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for module in (folder, support):
+        monkeypatch.setattr(module, "current_platform", Cpu())
+    cases.check_folder("cpu", folders)
+
+
+def test_a_mapped_layer_is_not_reloaded_and_says_so_once(folders, caplog):
+    choice._said.clear()
+    method, layer = folders.opened("one", "cpu")
+    mapped = method.fp4moe_layer
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    for _ in range(2):
+        method.process_weights_after_loading(layer)
+    (record,) = (record for record in caplog.records if record.levelno >= logging.WARNING)
+    assert "are mapped and were not reloaded; serve the checkpoint" in record.message
+    assert method.fp4moe_layer is mapped
+
+
+def test_a_folder_is_mapped_where_the_other_weights_are_dummies(folders, monkeypatch):
+    load = types.SimpleNamespace(load_format="dummy")
+    config = types.SimpleNamespace(load_config=load, additional_config={})
+    monkeypatch.setattr("vllm.config.get_current_vllm_config_or_none", lambda: config)
+    cases.check_folder("cpu", folders)
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_a_folder_with_a_damaged_file_is_refused_at_start(folders, damage):
+    shutil.copytree(folders.place / "one", folders.place / damage)
+    (file,) = (folders.place / damage).glob("experts-*.safetensors")
+    data = file.read_bytes()
+    file.unlink()
+    if damage == "cut":
+        file.write_bytes(data[:-64])
+    with pytest.raises(fp4moe.errors.Error, match=file.name):
+        folders.opened(damage, "cpu")
+
+
+@pytest.mark.parametrize("split", ["tp", "ep", "round"])
 def test_folders_of_ranks_are_mapped(folders, split):
     cases.check_folders_of_ranks("cpu", folders, split)
 
@@ -81,6 +152,8 @@ def test_folders_of_ranks_are_mapped(folders, split):
         ("tp", {}, "is not this rank's"),
         ("one", {"tp": (1, 2)}, "is not this rank's"),
         ("tp", {"ep": (0, 2)}, "is not this rank's"),
+        ("ep", {"ep": (0, 2), "placement": "round_robin"}, "is not this rank's"),
+        ("round", {"ep": (1, 2)}, "is not this rank's"),
     ],
 )
 def test_folders_of_other_ranks_are_refused(folders, name, words, sentence):
@@ -131,6 +204,7 @@ def test_a_folder_is_loaded_from_the_disk_by_its_index(folders, monkeypatch):
     """Another loader of vLLM's would read the experts' files, too."""
     with pytest.raises(NotImplementedError, match="/absent is no folder here.*download it"):
         folders.opened("absent", "cpu")
+    assert "an empty path is no folder here" in folder._loading_refusal("")  # the working folder is one
     load = types.SimpleNamespace(load_format="runai_streamer")
     config = types.SimpleNamespace(load_config=load, additional_config={})
     monkeypatch.setattr("vllm.config.get_current_vllm_config_or_none", lambda: config)
@@ -204,6 +278,32 @@ def test_a_method_that_cannot_run_here_is_replaced(monkeypatch):
     assert isinstance(chosen(monkeypatch, "auto", Blind), TheirMethod)
 
 
+class Able(Theirs):
+    """One with experts that run."""
+
+    class experts_cls:  # noqa: N801
+        @staticmethod
+        def _supports_current_device():
+            return True
+
+
+@pytest.mark.parametrize(
+    ("theirs", "sentence"),
+    [
+        (Theirs, "vLLM would have taken Theirs"),
+        (Able, "vLLM would have taken Able with experts_cls"),
+        (Blind, "vLLM has chosen experts_cls, which does not run on this device"),
+        (refuse, "vLLM has none (No MXFP4 MoE backend supports the deployment configuration.)"),
+    ],
+)
+def test_always_says_what_vllm_would_have_taken(monkeypatch, caplog, theirs, sentence):
+    caplog.set_level(logging.INFO)
+    choice._said.clear()
+    assert isinstance(chosen(monkeypatch, "always", theirs), TheirMethod)
+    (record,) = caplog.records
+    assert record.message.endswith(f"are computed by fp4moe: its mode is always; {sentence}")
+
+
 EPLB = cases.standins.parallel_config()
 EPLB.enable_eplb = True
 
@@ -268,6 +368,7 @@ def test_a_failing_look_at_a_layer_leaves_it_to_vllm(monkeypatch, caplog):
 def test_a_model_that_sums_outputs_itself_is_refused():
     layer = Experts(2, 64, 32, Activation.SILU, "cpu")
     experts = cases.processed(layer, 2).moe_kernel.fused_experts
+    experts.post_gemm2_hook = None  # a reset
     assert experts.post_gemm2_hook is None
     with pytest.raises(NotImplementedError, match="FP4MOE_VLLM=off"):
         experts.post_gemm2_hook = print
@@ -276,14 +377,20 @@ def test_a_model_that_sums_outputs_itself_is_refused():
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("always", mode.Wish("always")),
-        ({"mode": "always", "threads": 4}, mode.Wish("always", 4)),
-        ({"mode": "always", "threads": "four"}, mode.Wish("always")),
-        ({"mode": "always", "threads": -1}, mode.Wish("always")),
-        ({"mode": "allways"}, mode.Wish()),
-        ({"thread": 4}, mode.Wish()),
-        (["always"], mode.Wish()),
-        (None, mode.Wish("off")),
+        ("always", mode.PluginRequest("always")),
+        ({"mode": "always", "threads": 4}, mode.PluginRequest("always", 4)),
+        ({"mode": "always", "threads": "four"}, mode.PluginRequest("always")),
+        ({"mode": "always", "threads": -1}, mode.PluginRequest("always")),
+        ({"mode": "always", "threads": mode.MAX_THREADS + 1}, mode.PluginRequest("always")),
+        ({"mode": "always", "threads": True}, mode.PluginRequest("always")),
+        ({"mode": "always", "numerics": None}, mode.PluginRequest("always")),
+        ({"mode": "always", "numerics": 1}, mode.PluginRequest("always")),
+        ({"mode": "always", "numerics": "lucky"}, mode.PluginRequest("always")),
+        ({"mode": "always", "numerics": "nvfp4_emulation"}, mode.PluginRequest("always")),
+        ({"mode": "allways"}, mode.PluginRequest()),
+        ({"thread": 4}, mode.PluginRequest()),
+        (["always"], mode.PluginRequest()),
+        (None, mode.PluginRequest("off")),
     ],
 )
 def test_additional_config(monkeypatch, caplog, given, expected):
@@ -293,6 +400,31 @@ def test_additional_config(monkeypatch, caplog, given, expected):
     mode._warn.cache_clear()
     assert mode.current() == mode.current() == expected
     assert len(caplog.records) == (given not in ("always", None, {"mode": "always", "threads": 4}))
+
+
+def test_the_largest_options_are_understood(monkeypatch, caplog):
+    given = {"threads": mode.MAX_THREADS, "numerics": "fast"}
+    monkeypatch.setattr(mode, "_additional_config", lambda: {"fp4moe": given})
+    assert mode.current() == mode.PluginRequest("auto", mode.MAX_THREADS, "fast")
+    assert not caplog.records
+
+
+def test_numerics_are_those_that_the_cpu_engine_has():
+    tensors = {
+        "w13": torch.zeros(2, 64, 16, dtype=torch.uint8),
+        "w13_scale": torch.full((2, 64, 1), 127, dtype=torch.uint8),
+        "w2": torch.zeros(2, 32, 16, dtype=torch.uint8),
+        "w2_scale": torch.full((2, 32, 1), 127, dtype=torch.uint8),
+    }
+    description = {"format": "mxfp4", "row_order": "halves", "activation": "silu", "top_k": 1}
+    options = {"engine": "cpu", "threads": 1}
+    with pytest.raises(fp4moe.UsageError) as caught:
+        fp4moe.Layer.from_weights(tensors, description, numerics="lucky", **options)
+    known = set(caught.value.expected.removeprefix("one of ").split(", "))
+    assert known - {"nvfp4_emulation"} == set(mode.NUMERICS)
+    for word in mode.NUMERICS:
+        layer = fp4moe.Layer.from_weights(tensors, description, numerics=word, **options)
+        assert layer.info()["numerics"] == word
 
 
 @pytest.mark.parametrize(
@@ -315,6 +447,37 @@ def test_a_vllm_that_does_not_fit_is_left_alone(monkeypatch, caplog, need, sente
 def test_fields_are_declared_or_set():
     for name in ("expert_map", "has_only", "parameters"):  # by __init__, in the class, in its base
         assert contract._missing(contract.Need("vllm_standins", "Routed", fields=(name,))) == ""
+
+
+def logged(init):
+    @functools.wraps(init)
+    def call(self):
+        return init(self)
+
+    return call
+
+
+class Registered(torch.nn.Module):
+    """A layer that registers what others set, by an __init__ with a decorator."""
+
+    @logged
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("expert_map", None)
+        self.register_parameter("w13_bias", None)
+        self.layer_name = "layer"
+
+
+class Derived(Registered):
+    def __init__(self):
+        super().__init__()
+
+
+def test_fields_are_registered_by_an_init_that_is_wrapped():
+    for name in ("expert_map", "w13_bias", "layer_name"):
+        assert hasattr(Derived(), name)
+        assert contract._has_field(Registered, name) and contract._has_field(Derived, name)
+    assert not contract._has_field(Derived, "swiglu_limit")
 
 
 def test_a_failure_of_the_plug_in_does_not_stop_vllm(monkeypatch, caplog):
@@ -402,12 +565,12 @@ def test_dummy_weights_make_a_layer(layer):
             parameter.data.fill_(value)
     moe = cases.standins.sized_config(Activation.SILU, 1, 2, 64, 32)
     target = cases.NVFP4 if isinstance(layer, NvFp4Experts) else cases.TARGET
-    method = make_method(moe, target, mode.Wish())
+    method = make_method(moe, target, mode.PluginRequest())
     method.process_weights_after_loading(layer)
     x, by, ids = torch.ones(3, 64), torch.ones(3, 1), torch.zeros(3, 1, dtype=torch.int32)
     assert cases.apply(method, layer, x, by, ids).isfinite().all()
 
 
-def test_processors_of_openmp():
-    assert weights.processors("0-3,8 10-14:2") == {0, 1, 2, 3, 8, 10, 12, 14}
-    assert weights.processors("") == set()
+def test_cpus_of_openmp():
+    assert weights.cpus("0-3,8 10-14:2") == {0, 1, 2, 3, 8, 10, 12, 14}
+    assert weights.cpus("") == set()

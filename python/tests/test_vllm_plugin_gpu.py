@@ -129,7 +129,7 @@ def test_folders_made_for_another_architecture_are_mapped(folders, layout):
     cases.check(cases.apply(method, layer, *given), folders.expected(*given))
 
 
-@pytest.mark.parametrize("split", ["tp", "ep"])
+@pytest.mark.parametrize("split", ["tp", "ep", "round"])
 def test_folders_of_ranks_are_mapped(folders, split):
     cases.check_folders_of_ranks("cuda", folders, split)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import fp4moe  # noqa: E402
 from fp4moe import cli  # noqa: E402
 from fp4moe.vllm.plugin import folder  # noqa: E402
 from fp4moe.vllm.plugin.methods import Target, make_method  # noqa: E402
-from fp4moe.vllm.plugin.mode import Wish  # noqa: E402
+from fp4moe.vllm.plugin.mode import PluginRequest  # noqa: E402
 
 NVFP4 = Target(standins.TheirMethod, "nvfp4", {"use_a16": True})
 TARGET = Target(standins.TheirMethod, "mxfp4", {"weight_dtype": "mxfp4"})
@@ -62,7 +63,7 @@ def inputs(tokens: int, experts: int, top_k: int, device: str, seed: int = 3) ->
 
 def processed(layer: Experts, top_k: int, *, batched: bool = False) -> Any:
     moe = standins.moe_config(layer, layer.activation, top_k, batched=batched)
-    method = make_method(moe, TARGET, Wish())
+    method = make_method(moe, TARGET, PluginRequest())
     method.process_weights_after_loading(layer)
     return method
 
@@ -169,7 +170,7 @@ def nvfp4(device: str, is_packed: bool) -> tuple[Any, NvFp4Experts, Any, torch.T
             result = matrices[1][expert] @ (torch.nn.functional.silu(gate) * up)
             wanted[token] += weights[token, choice].cpu().double() * result
     moe = standins.sized_config(Activation.SILU, 3, 6, HIDDEN, INTERMEDIATE)
-    method = make_method(moe, NVFP4, Wish())
+    method = make_method(moe, NVFP4, PluginRequest())
     method.process_weights_after_loading(layer)
     return method, layer, (x, weights, ids), wanted
 
@@ -189,7 +190,9 @@ class Folders:
         shape = ("--experts", EXPERTS, "--hidden", HIDDEN, "--intermediate", 2 * INTERMEDIATE)
         self.place = place
         self.source = synth(place / "source", "--model", "gpt-oss-20b", "--layers", 1, *shape)
-        for name, words in {"one": [], "tp": ["--tp", "2"], "ep": ["--ep", "2"]}.items():
+        ranks = {"one": [], "tp": ["--tp", "2"], "ep": ["--ep", "2"]}
+        ranks["round"] = ["--ep", "2", "--placement", "round-robin"]
+        for name, words in ranks.items():
             outcome = cli.call(["convert", str(self.source), *words, "-o", str(place / name)])
             assert outcome.status == 0, outcome.err
         options = {"engine": "reference", "numerics": "exact"}
@@ -201,14 +204,18 @@ class Folders:
         return result.double()
 
     def opened(
-        self, name: str, device: str, tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1)
-    ) -> tuple[Any, Routed]:
+        self, name: str, device: str, tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1),
+        placement: str = "linear",
+    ) -> tuple[Any, Routed]:  # fmt: skip
         """The method and the module of one rank."""
         label = f"{name}.{tp[0]}.{ep[0]}.model.layers.0.mlp.experts"
         layer = Routed(Activation.SWIGLUOAI, EXPERTS, label)
+        layer.expert_map_manager = types.SimpleNamespace(placement_strategy=placement)
         if ep[1] > 1:
             each = EXPERTS // ep[1]
-            layer.has_only(list(range(ep[0] * each, (ep[0] + 1) * each)), device)
+            linear = range(ep[0] * each, (ep[0] + 1) * each)
+            own = range(ep[0], EXPERTS, ep[1]) if placement == "round_robin" else linear
+            layer.has_only(list(own), device)
         sizes = (TOP_K, EXPERTS, HIDDEN, 2 * INTERMEDIATE)
         layer.moe_config = standins.sized_config(Activation.SWIGLUOAI, *sizes, tp=tp, ep=ep)
         path = str(self.place / name)
@@ -233,6 +240,9 @@ def check_folders_of_ranks(device: str, folders: Folders, split: str) -> None:
     wanted = folders.expected(*given)
     total = torch.zeros_like(wanted)
     for rank in range(2):
-        method, layer = folders.opened(split, device, **{split: (rank, 2)})
+        words: dict[str, Any] = {"ep" if split == "round" else split: (rank, 2)}
+        if split == "round":
+            words["placement"] = "round_robin"
+        method, layer = folders.opened(split, device, **words)
         total += apply(method, layer, *given).cpu().double()
     check(total, wanted)

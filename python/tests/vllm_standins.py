@@ -46,13 +46,20 @@ class BatchedPrepare:
     """Tokens of each expert together, as an all-to-all would bring them."""
 
     activation_format = ActivationFormat.BatchedExperts
-    ROOM = 16
+    CAPACITY = 16
 
     def max_num_tokens_per_rank(self) -> int:
-        return self.ROOM
+        return self.CAPACITY
 
     def num_dispatchers(self) -> int:
         return 1
+
+    def prepare(
+        self, x: torch.Tensor, ids: torch.Tensor, experts: int, defer_input_quant: bool
+    ) -> tuple[Any, Any, torch.Tensor]:
+        if defer_input_quant:  # as all of vLLM's do
+            raise NotImplementedError("BatchedPrepare does not support defer_input_quant=True.")
+        return _dispatch(x, ids, experts)
 
 
 class Kernel:
@@ -69,7 +76,10 @@ class Kernel:
         x, meta = hidden_states, None
         batched = experts.activation_format() == ActivationFormat.BatchedExperts
         if batched:
-            x, meta, places = _dispatch(hidden_states, topk_ids, w1.shape[0])
+            x, meta, places = self.prepare_finalize.prepare(
+                hidden_states, topk_ids, w1.shape[0],
+                defer_input_quant=experts.expects_unquantized_inputs,
+            )  # fmt: skip
         count, tokens, n, k, top_k = experts.moe_problem_size(x, w1, w2, topk_ids)
         shapes = experts.workspace_shapes(
             tokens, n, k, top_k, others["global_num_experts"], count, meta, activation
@@ -87,15 +97,15 @@ class Kernel:
 
 
 def _dispatch(x: torch.Tensor, ids: torch.Tensor, experts: int) -> tuple[Any, Any, torch.Tensor]:
-    """[experts, room, hidden], the counts, and the row of each (token, choice)."""
-    room = BatchedPrepare.ROOM
-    batch = torch.full((experts, room, x.shape[1]), float("nan"), dtype=x.dtype, device=x.device)
+    """[experts, capacity, hidden], the counts, and the row of each (token, choice)."""
+    capacity = BatchedPrepare.CAPACITY
+    batch = torch.full((experts, capacity, x.shape[1]), float("nan"), dtype=x.dtype, device=x.device)
     counts = [0] * experts
     places = torch.zeros_like(ids, dtype=torch.int64)
     for token, choices in enumerate(ids.tolist()):
         for choice, expert in enumerate(choices):
             batch[expert, counts[expert]] = x[token]
-            places[token, choice] = expert * room + counts[expert]
+            places[token, choice] = expert * capacity + counts[expert]
             counts[expert] += 1
     numbers = torch.tensor(counts, dtype=torch.int32, device=x.device)
     return batch, types.SimpleNamespace(expert_num_tokens=numbers), places
@@ -119,11 +129,55 @@ class TheirMethod(MethodBase):
 
 
 class TheirConfig:
-    """A configuration of a checkpoint's quantization."""
+    """A configuration of a checkpoint's quantization; vLLM has no method for its layers."""
+
+    def get_name(self) -> str:
+        return "theirs"
+
+    def get_supported_act_dtypes(self) -> list[torch.dtype]:
+        return [torch.bfloat16]
+
+    def get_quant_method(self, layer: Any, prefix: str) -> Any:
+        return TheirMethod(layer.moe_config)
+
+
+class TheirCompressedConfig(TheirConfig):
+    """compressed-tensors': all experts are in MXFP4."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+
+    def _add_fused_moe_to_target_scheme_map(self) -> None:
+        pass
+
+    def get_scheme_dict(self, layer: Any, layer_name: str) -> dict[str, Any]:
+        return {"weights": "mxfp4", "input_activations": None}
+
+    def _is_mxfp4_w4a8_fp8(self, weight: Any, tokens: Any) -> bool:
+        return False
+
+    def _is_mxfp4(self, weight: Any) -> bool:
+        return bool(weight == "mxfp4")
+
+
+class LinearKernel:
+    """A kernel of linear layers; vLLM's method of the layer has it."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+
+def dispatch_cpu_unquantized_gemm(layer: Any, remove_weight: bool) -> None:
+    layer.cpu_linear = torch.nn.functional.linear
 
 
 class Loader:
     """vLLM's loader of whole models."""
+
+
+class PlatformEnum(enum.Enum):
+    CPU = "cpu"
+    CUDA = "cuda"
 
 
 class Platform:
@@ -145,17 +199,51 @@ def has_vllm() -> bool:
 def install() -> None:
     """Put the modules where imports find them."""
     fused = "vllm.model_executor.layers.fused_moe"
+    quantization = "vllm.model_executor.layers.quantization"
+    compressed = f"{quantization}.compressed_tensors"
+    moe = f"{compressed}.compressed_tensors_moe"
     result: dict[str, dict[str, Any]] = {
         "vllm": {},
         "vllm.config": {"get_current_vllm_config_or_none": lambda: None},
-        "vllm.platforms": {"current_platform": Platform()},
+        "vllm.platforms": {"current_platform": Platform(), "PlatformEnum": PlatformEnum},
         "vllm.model_executor": {},
         "vllm.model_executor.layers": {},
-        fused: {"FusedMoEMethodBase": MethodBase},
-        "vllm.model_executor.layers.quantization": {
-            "register_quantization_config": lambda name: lambda config: config
+        "vllm.model_executor.layers.utils": {
+            "dispatch_cpu_unquantized_gemm": dispatch_cpu_unquantized_gemm
         },
-        "vllm.model_executor.layers.quantization.base_config": {"QuantizationConfig": TheirConfig},
+        "vllm.model_executor.kernels": {},
+        "vllm.model_executor.kernels.linear": {
+            "MxFp4LinearKernel": LinearKernel,
+            "NvFp4LinearKernel": LinearKernel,
+            "register_linear_kernel": lambda kernel_class, platform, kernel_type: None,
+        },
+        fused: {"FusedMoEMethodBase": MethodBase, "RoutedExperts": Routed},
+        quantization: {"register_quantization_config": lambda name: lambda config: config},
+        f"{quantization}.base_config": {"QuantizationConfig": TheirConfig},
+        compressed: {},
+        f"{compressed}.compressed_tensors": {"CompressedTensorsConfig": TheirCompressedConfig},
+        moe: {},
+        f"{moe}.compressed_tensors_moe_w4a4_mxfp4": named("CompressedTensorsW4A4Mxfp4MoEMethod"),
+        f"{moe}.compressed_tensors_moe_w4a4_nvfp4": named("CompressedTensorsW4A4Nvfp4MoEMethod"),
+        f"{moe}.compressed_tensors_moe_w4a8_mxfp4": named("CompressedTensorsW4A8Mxfp4MoEMethod"),
+        f"{quantization}.modelopt": {
+            "ModelOptNvFp4Config": TheirConfig,
+            "ModelOptMixedPrecisionConfig": TheirConfig,
+            **named("ModelOptNvFp4FusedMoE"),
+        },
+        f"{quantization}.mxfp4": {
+            "GptOssMxfp4Config": TheirConfig,
+            "Mxfp4Config": TheirConfig,
+            **named("GptOssMxfp4MoEMethod", "Mxfp4MoEMethod"),
+        },
+        f"{quantization}.quark": {},
+        f"{quantization}.quark.quark": {"QuarkConfig": TheirConfig},
+        f"{quantization}.quark.quark_moe": {
+            "_WEIGHT_QUANT_KEY_MAP": {},
+            **named("QuarkNvfp4MoEMethod", "QuarkOCP_MX_MoEMethod"),
+        },
+        f"{quantization}.utils": {},
+        f"{quantization}.utils.quant_utils": {"kFp8StaticTensorSym": object()},
         "vllm.model_executor.model_loader": {
             "DefaultModelLoader": Loader,
             "register_model_loader": lambda name: lambda loader: loader,
@@ -181,6 +269,11 @@ def install() -> None:
         parent, _, child = name.rpartition(".")
         if parent:
             setattr(sys.modules[parent], child, module)
+
+
+def named(*names: str) -> dict[str, type]:
+    """Methods of vLLM's that refuse, by their names."""
+    return {name: type(name, (TheirMethod,), {}) for name in names}
 
 
 def prepare(moe: Any, **others: Any) -> Any:
@@ -217,6 +310,8 @@ def sized_config(
 
 class Routed(torch.nn.Module):
     """A RoutedExperts layer without parameters, as one of a converted folder is."""
+
+    ckpt_gate_proj_name, ckpt_up_proj_name, ckpt_down_proj_name = "gate_proj", "up_proj", "down_proj"
 
     def __init__(self, activation: Activation, experts: int, name: str) -> None:
         super().__init__()

@@ -61,6 +61,9 @@ KINDS = {
     "qwen3-nvfp4": Kind("qwen3_moe", "compressed-tensors", "nvfp4", 0.5, has_fp4_attention=True),
     "qwen3-modelopt": Kind("qwen3_moe", "modelopt", "nvfp4", 0.5),
     "qwen3-mixed": Kind("qwen3_moe", "modelopt", "nvfp4", 0.5, is_mixed=True),
+    "qwen3-w4a16": Kind("qwen3_moe", "modelopt", "nvfp4"),
+    "qwen3-nvfp4a16": Kind("qwen3_moe", "compressed-tensors", "nvfp4"),
+    "qwen3-quark-nvfp4": Kind("qwen3_moe", "quark", "nvfp4", 0.5),
     "qwen3-mxfp4": Kind("qwen3_moe", "compressed-tensors", "mxfp4"),
     "qwen3-quark": Kind("qwen3_moe", "quark", "mxfp4"),
     "deepseek-nvfp4": Kind("deepseek_v3", "compressed-tensors", "nvfp4", 0.5),
@@ -136,7 +139,8 @@ def quantize_attention(folder: Path) -> None:
     tensors = load_file(path)
     for name in [name for name in tensors if name.endswith("_proj.weight") and "self_attn" in name]:
         module = name.removesuffix(".weight")
-        result = fp4moe.quantize(tensors.pop(name), "nvfp4", global_scale=1 / 1024)
+        result = fp4moe.quantize(tensors.pop(name), "nvfp4", global_scale=1024.0)
+        assert result.scales.all()  # weights of zero would tell nothing
         tensors[f"{module}.weight_packed"] = result.codes
         tensors[f"{module}.weight_scale"] = result.scales.view(torch.float8_e4m3fn)
         tensors[f"{module}.weight_global_scale"] = torch.tensor([1024.0])

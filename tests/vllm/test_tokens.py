@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,21 @@ KINDS = {
     "qwen3-nvfp4": "qwen3-nvfp4",
     "qwen3-modelopt": "qwen3-modelopt",
     "qwen3-mixed": "qwen3-modelopt",
+    "qwen3-w4a16": "qwen3-modelopt",
+    "qwen3-nvfp4a16": "qwen3-modelopt",
+    "qwen3-quark-nvfp4": "qwen3-modelopt",
     "qwen3-mxfp4": "qwen3-mxfp4",
     "qwen3-quark": "qwen3-mxfp4",
     "deepseek-nvfp4": "deepseek-nvfp4",
+}
+# vLLM's, of all kinds.
+METHODS = {
+    "GptOssMxfp4MoEMethod",
+    "CompressedTensorsW4A4Mxfp4MoEMethod",
+    "CompressedTensorsW4A4Nvfp4MoEMethod",
+    "ModelOptNvFp4FusedMoE",
+    "QuarkNvfp4MoEMethod",
+    "QuarkOCP_MX_MoEMethod",
 }
 IN_BF16 = [(kind, which) for kind in ("gpt-oss", "qwen3-nvfp4") for which in ("fp4", "witness")]
 FOLDERS = ("gpt-oss", "qwen3-nvfp4", "qwen3-modelopt", "deepseek-nvfp4")
@@ -31,12 +44,14 @@ def served(models: Path, cache: Path) -> dict[tuple[str, str, str], Outcome]:
     keys += [(kind, "native", "") for kind in FOLDERS]
     keys += [("gpt-oss", "fp4", "compiled"), ("gpt-oss", "native-tp2", "")]
     keys += [("gpt-oss", which, "off") for which in ("fp4", "native")]
+    keys += [("gpt-oss", "fp4", "off in float32"), ("qwen3-nvfp4", "fp4", "off")]
     keys += [("gpt-oss", "native", "pt")]
     options = {
         "": {},
         "bfloat16": {"dtype": "bfloat16"},
         "compiled": {"enforce_eager": False},
-        "off": {"additional_config": {"fp4moe": "off"}},
+        "off": {"additional_config": {"fp4moe": "off"}, "dtype": "bfloat16"},
+        "off in float32": {"additional_config": {"fp4moe": "off"}},
         "pt": {"load_format": "pt"},
     }
     tasks = [task(models / kind / which, **options[word]) for kind, which, word in keys]
@@ -70,9 +85,16 @@ def test_in_bf16_tokens_are_the_witness_but_for_ties(served):
 
 def test_the_log_says_once_who_computes_and_why(served):
     log = "".join(outcome.log for outcome in served.values())
-    lines = [line for line in log.splitlines() if "are computed by fp4moe" in line]
-    assert len(lines) == 5  # one for each of vLLM's methods
-    assert "GptOssMxfp4MoEMethod" in lines[0] and "No MXFP4 MoE backend" in lines[0]
+    lines = re.findall(r"\((\w+)\) are computed by fp4moe: (.*)", log)
+    assert len(lines) == len(set(lines)) and {name for name, _ in lines} == METHODS
+    assert lines[0][0] == "GptOssMxfp4MoEMethod" and "No MXFP4 MoE backend" in lines[0][1]
+
+
+def test_off_gives_back_what_fp4moe_adds_outside_the_experts(served):
+    """Types of tokens, and kernels of linear layers."""
+    refusal = served["gpt-oss", "fp4", "off in float32"].refusal
+    assert "torch.float32 is not supported for quantization method" in refusal
+    assert "fp4moe's mode is off" in served["qwen3-nvfp4", "fp4", "off"].refusal
 
 
 # vLLM reads what the first process left, or, on a CPU, fails behind torch, which has read it.
@@ -106,7 +128,7 @@ RANKS = [("fp4", False), ("fp4", True), ("native-tp2", False), ("native-ep2", Tr
 
 @pytest.fixture(scope="module")
 def in_ranks(models: Path, cache: Path) -> dict[tuple[str, bool], Outcome]:
-    """Two workers for each, spawned by one process, each on a processor of its own."""
+    """Two workers for each, spawned by one process, each on a CPU of its own."""
     first, second = sorted(os.sched_getaffinity(0))[:2]
     bind = f"{first}|{second}"  # by itself, vLLM wants a NUMA node for each rank
     ways = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_CPU_OMP_THREADS_BIND": bind}

@@ -10,6 +10,7 @@ model's type. What is saved is what was read.
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,6 +30,14 @@ CODES = ("U8", "I8", "F4")
 BYTES = ("F8_E4M3", "F8_E5M2", "I8")  # a number each
 EXPONENTS = ("U8", "F8_E8M0")
 FLOATS = ("BF16", "F16", "F32")
+
+# Words of tensors by which quantizers change what codes stand for: in a name's last part, or in
+# any, where they are modules of their own.
+CHANGING = ("scale", "zero_point", "zeros", "g_idx", "perm")
+CHANGING_MODULES = ("lora", "hadamard", "rotation")
+# Places of transforms that ask for nothing when the model runs: in the codes, and in attention,
+# where that of queries undoes that of keys.
+FOLDED = ("weight_input", "weight_output", "q_attn", "k_cache")
 
 # Scales of activations and caches: weights are what they are without them.
 ACTIVATIONS = (
@@ -64,8 +73,11 @@ class QuantizedLinear:
 
     def dequantize(self) -> torch.Tensor:
         """The weights in float32, [out, in]."""
-        is_fp4 = self.source.dtype(self.codes) in CODES and not self._has_float_scales()
-        return self._fp4() if is_fp4 else self._bytes()
+        return self._fp4() if self.is_fp4() else self._bytes()
+
+    def is_fp4(self) -> bool:
+        """Whether its codes are FP4, and no bytes."""
+        return self.source.dtype(self.codes) in CODES and not self._has_float_scales()
 
     def _has_float_scales(self) -> bool:
         return self.source.dtype(self.scales) in FLOATS
@@ -170,6 +182,55 @@ def _is_plain(source: Source, name: str) -> bool:
     return source.dtype(name) in (*FLOATS, "F64")
 
 
+def check_transforms(stored: dict[str, Any] | None) -> None:
+    """Refuse a compressed-tensors configuration that rotates activations when the model runs."""
+    transforms = (stored or {}).get("transform_config")
+    groups = transforms.get("config_groups") if isinstance(transforms, dict) else None
+    for group in groups.values() if isinstance(groups, dict) else ():
+        for one in (group.get("apply") or ()) if isinstance(group, dict) else ():
+            location = one.get("location") if isinstance(one, dict) else None
+            if location not in FOLDED:
+                raise UnsupportedError(
+                    "modules outside the experts are behind a transform when the model runs",
+                    id="transformers.scale",
+                    expected="transforms that are folded into the weights",
+                    found=f"transform_config with location {location!r}",
+                    remedy="take a checkpoint without such transforms",
+                )
+
+
+def check_quark(stored: dict[str, Any] | None, linears: list[QuantizedLinear]) -> None:
+    """Refuse FP4 modules whose block scales Quark wrote in another format than they are read in."""
+    if not stored or stored.get("quant_method") != "quark":
+        return
+    for linear in linears:
+        blocks = _quark_blocks(stored, linear.name)
+        if not linear.is_fp4() or blocks is None:
+            continue
+        is_mx = linear.source.dtype(linear.scales) in EXPONENTS
+        written = str(blocks.get("scale_format") or "")
+        numbers = str(blocks.get("scale_type") or "float")
+        formats = ("", "e8m0") if is_mx else ("", "float32", "e4m3")
+        if written not in formats or not (numbers == "float" or numbers.startswith("float32")):
+            found = f"scale_format {written!r}, scale_type {numbers!r}"
+            raise _unread(linear.scales, found)
+
+
+def _quark_blocks(stored: dict[str, Any], module: str) -> dict[str, Any] | None:
+    """How Quark's configuration says a module's blocks are quantized; None where it does not."""
+    layers = stored.get("layer_quant_config") or {}
+    schemes = [scheme for pattern, scheme in layers.items() if _is_named(pattern, module)]
+    weight = ((*schemes, stored.get("global_quant_config"))[0] or {}).get("weight")
+    first = weight[0] if isinstance(weight, list) and weight else weight
+    return first if isinstance(first, dict) else None
+
+
+def _is_named(pattern: str, module: str) -> bool:
+    if pattern.startswith("re:"):
+        return re.match(pattern[3:], module) is not None
+    return fnmatch.fnmatchcase(module, pattern)
+
+
 def _unread(name: str, found: str) -> UnsupportedError:
     return UnsupportedError(
         "a quantized tensor outside the experts is of no kind that is dequantized here",
@@ -206,12 +267,13 @@ class Names:
 def check_scales(
     source: Source, linears: list[QuantizedLinear], expert_prefixes: list[str], names: Names
 ) -> None:
-    """Refuse scales that no code applies: numbers would differ from the writer's."""
+    """Refuse scales and other parts that no code applies: numbers would differ from the writer's."""
     taken = {name for linear in linears for name in linear.tensors()}
     inside = tuple(expert_prefixes)
     for name in source.names():
         part = name.rpartition(".")[2]
-        if "scale" not in part and "zero_point" not in part:
+        changes = any(word in part for word in CHANGING)
+        if not changes and not any(word in name for word in CHANGING_MODULES):
             continue
         if part in ACTIVATIONS or name in taken or name.startswith(inside) or names.has(name):
             continue

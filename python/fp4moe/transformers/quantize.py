@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import fp4moe
+from fp4moe import errors
 from fp4moe.errors import UnsupportedError, UsageError
 from fp4moe.quantize import quantize
 from fp4moe.transformers.activation import check_activation
@@ -59,6 +60,8 @@ def quantize_experts(model: Any, format: str = "mxfp4", **options: Any) -> Any:
         tensors = _gpt_oss(name, module) if module.has_bias else _matrices(name, module, format)
         opened = fp4moe.Model.from_tensors(tensors, config=config)
         facts = opened.info()["layers"][0]
+        if "error" in facts:
+            raise errors.from_json(facts["error"])
         check_activation(module, str(facts["activation"]), config.get("swiglu_limit"), name)
         experts = Fp4MoeExperts(facts, functools.partial(dict, tensors))
         experts.attach(opener(opened, 0, wish))

@@ -19,7 +19,9 @@ from fp4moe.transformers.experts import Fp4MoeExperts, Open
 from fp4moe.transformers.linear import (
     Names,
     QuantizedLinear,
+    check_quark,
     check_scales,
+    check_transforms,
     find_linears,
     ignored_keys,
     take_weight,
@@ -104,8 +106,10 @@ class Fp4MoeQuantizer(HfQuantizer):
         if any(experts_modules(model)) and model.config._experts_implementation == METHOD:
             # What is left in full precision runs as it would without being asked for.
             model.set_experts_implementation(model.get_correct_experts_implementation(None))
+        check_transforms(self.quantization_config.stored)
         inside = [_prefix(layer) for layer in self._layers()]
         linears = find_linears(self.source, inside)
+        check_quark(self.quantization_config.stored, linears)
         check_scales(self.source, linears, inside, names)
         self._linears = [(linear, *take_weight(model, linear, names)) for linear in linears]
         taken = {name for linear, own, _ in self._linears for name in (linear.name, own)}

@@ -111,6 +111,8 @@ class Source:
             return self.files[0]
         names = {file.name for file in self.files}
         for index in sorted(self.folder.glob("*.index*.json")):
+            if not index.is_file():
+                continue
             listed = json.loads(index.read_text()).get("weight_map", {}).values()
             if set(listed) == names:
                 return index

@@ -22,18 +22,19 @@ def choose(
     layer: Any, prefix: str, find: Callable[[], Target | None], theirs: Callable[[], Any]
 ) -> Any:
     """The method of a RoutedExperts layer; `theirs` makes vLLM's, or raises; `find` tells which that is."""
-    wish = mode.current()
-    if wish.mode == mode.OFF:
+    request = mode.current()
+    if request.mode == mode.OFF:
         return theirs()
     moe = layer.moe_config
     target, why_not = _look(moe, find)
     if target is None and not why_not:
         return theirs()
     if target is None or why_not:
-        return _leave(prefix, target, why_not, wish, theirs)
-    if wish.mode == mode.ALWAYS:
-        say(logging.INFO, prefix, target, "are computed by fp4moe: its mode is always")
-        return make_method(moe, target, wish)
+        return _leave(prefix, target, why_not, request, theirs)
+    if request.mode == mode.ALWAYS:
+        sentence = f"are computed by fp4moe: its mode is always; vLLM {_would(theirs)}"
+        say(logging.INFO, prefix, target, sentence)
+        return make_method(moe, target, request)
     try:
         method = theirs()
         refused = cannot_run(method)
@@ -42,7 +43,7 @@ def choose(
     except Exception as error:
         refused = _first_line(error)
     say(logging.INFO, prefix, target, f"are computed by fp4moe: vLLM has {refused}")
-    return make_method(moe, target, wish)
+    return make_method(moe, target, request)
 
 
 def _look(moe: Any, find: Callable[[], Target | None]) -> tuple[Target | None, str]:
@@ -51,17 +52,21 @@ def _look(moe: Any, find: Callable[[], Target | None]) -> tuple[Target | None, s
         target = find()
         if target is None:
             return None, ""
-        return target, support.refusal(moe, target.format, target.is_padded) or ""
+        return target, target.refusal or support.refusal(moe, target.format, target.is_padded) or ""
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         return None, f"the plug-in does not understand this layer ({reason}); {support.OTHERWISE}"
 
 
 def _leave(
-    prefix: str, target: Target | None, why_not: str, wish: mode.Wish, theirs: Callable[[], Any]
+    prefix: str,
+    target: Target | None,
+    why_not: str,
+    request: mode.PluginRequest,
+    theirs: Callable[[], Any],
 ) -> Any:
     """vLLM's method of a layer that fp4moe does not compute, and the reason where there is none."""
-    if wish.mode == mode.ALWAYS:
+    if request.mode == mode.ALWAYS:
         raise NotImplementedError(f"fp4moe: {prefix}: {why_not}")
     try:
         method = theirs()
@@ -72,6 +77,20 @@ def _leave(
     if refused is not None:
         say(logging.WARNING, prefix, target, f"are left to vLLM, which has {refused}: {why_not}")
     return method
+
+
+def _would(theirs: Callable[[], Any]) -> str:
+    """What vLLM would have done. Its methods choose when they are made, and change nothing else."""
+    try:
+        method = theirs()
+        refused = cannot_run(method)
+        if refused is not None:
+            return f"has {refused}"
+        experts = getattr(method, "experts_cls", None)
+        with_experts = "" if experts is None else f" with {experts.__name__}"
+        return f"would have taken {type(method).__name__}{with_experts}"
+    except Exception as error:
+        return f"has {_first_line(error)}"
 
 
 def cannot_run(method: Any) -> str | None:

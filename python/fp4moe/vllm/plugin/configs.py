@@ -5,6 +5,7 @@ Each says which method of vLLM's a layer has (`Target`); the rest is vLLM's.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import kFp8Static
 from vllm.platforms import current_platform
 
 from fp4moe import converted
-from fp4moe.vllm.plugin import folder, support
+from fp4moe.vllm.plugin import folder, mode, support
 from fp4moe.vllm.plugin.choice import choose
 from fp4moe.vllm.plugin.methods import Target
 
@@ -71,13 +72,30 @@ class _Choosing:
     def get_supported_act_dtypes(self) -> list[torch.dtype]:
         """vLLM's, and on a CPU those of fp4moe: not every CPU has instructions for BF16."""
         theirs = list(super().get_supported_act_dtypes())  # type: ignore[misc]
-        added = support.DTYPES if current_platform.is_cpu() else ()
+        has_ours = current_platform.is_cpu() and mode.current().mode != mode.OFF
+        added = support.DTYPES if has_ours else ()
         return [*theirs, *(dtype for dtype in added if dtype not in theirs)]
+
+    def _check_dtype(self) -> None:
+        """Refuse a type of ours in mode off: vLLM asks for types before additional_config is known."""
+        if self.fp4moe_is_folder or mode.current().mode != mode.OFF:
+            return
+        from vllm.config import get_current_vllm_config_or_none
+
+        config = get_current_vllm_config_or_none()
+        dtype = getattr(getattr(config, "model_config", None), "dtype", None)
+        theirs = list(super().get_supported_act_dtypes())  # type: ignore[misc]
+        if dtype in support.DTYPES and dtype not in theirs:
+            raise ValueError(
+                f"{dtype} is not supported for quantization method {self.get_name()}. "  # type: ignore
+                f"Supported dtypes: {theirs} (fp4moe's mode is off)"
+            )
 
     def get_quant_method(self, layer: Any, prefix: str) -> Any:
         def theirs() -> Any:
             return super(_Choosing, self).get_quant_method(layer, prefix)  # type: ignore[misc]
 
+        self._check_dtype()
         if not isinstance(layer, RoutedExperts):
             return theirs()
         if self.fp4moe_is_folder:
@@ -131,6 +149,14 @@ class CompressedTensorsConfig(_Choosing, compressed.CompressedTensorsConfig):
         scheme = schemes[-1]
         if scheme is None or any(other != scheme for other in schemes):
             return None
+        result = self._scheme_target(scheme)
+        if result is None:
+            return None
+        modules = [f"{prefix}.0.{name}" for name in names]
+        refusal = support.transform_refusal((self.config or {}).get("transform_config"), modules)
+        return dataclasses.replace(result, refusal=refusal or "")
+
+    def _scheme_target(self, scheme: dict[str, Any]) -> Target | None:
         weight, tokens = scheme.get("weights"), scheme.get("input_activations")
         attributes: dict[str, Any]
         if self._is_mxfp4_w4a8_fp8(weight, tokens):

@@ -120,6 +120,13 @@ NEEDS: tuple[Need, ...] = (
         "FusedMoEExpertsModular.moe_problem_size",
         ("a1", "w1", "w2", "topk_ids"),
     ),
+    Need(f"{_MOE}.modular_kernel", "FusedMoEExpertsModular.expects_unquantized_inputs"),
+    Need(f"{_MOE}.modular_kernel", "FusedMoEExpertsModular.finalize_weight_and_reduce_impl"),
+    Need(
+        f"{_MOE}.modular_kernel",
+        "FusedMoEPrepareAndFinalizeModular",
+        fields=("activation_format", "max_num_tokens_per_rank", "num_dispatchers"),
+    ),
     Need(f"{_MOE}.modular_kernel", "FusedMoEActivationFormat"),
     Need(f"{_MOE}.topk_weight_and_reduce", "TopKWeightAndReduceNoOP"),
     Need(f"{_MOE}.topk_weight_and_reduce", "TopKWeightAndReduceDelegate"),
@@ -140,6 +147,7 @@ NEEDS: tuple[Need, ...] = (
         f"{_COMPRESSED}.compressed_tensors",
         "CompressedTensorsConfig._add_fused_moe_to_target_scheme_map",
     ),
+    Need(f"{_COMPRESSED}.compressed_tensors", "CompressedTensorsConfig", fields=("config",)),
     Need(f"{_COMPRESSED}.compressed_tensors", "CompressedTensorsConfig._is_mxfp4"),
     Need(f"{_COMPRESSED}.compressed_tensors", "CompressedTensorsConfig._is_mxfp4_w4a8_fp8"),
     Need(f"{_COMPRESSED}.compressed_tensors", "CompressedTensorsConfig._is_nvfp4_format"),
@@ -184,8 +192,28 @@ def installed_version() -> str | None:
 
 
 def check() -> list[str]:
-    """What of NEEDS the installed vLLM does not have, one sentence each."""
-    return [sentence for need in NEEDS if (sentence := _missing(need))]
+    """What of NEEDS the installed vLLM does not have, or else asks of our classes; one sentence each."""
+    missing = [sentence for need in NEEDS if (sentence := _missing(need))]
+    return missing or _unfinished()
+
+
+def _unfinished() -> list[str]:
+    """What classes of vLLM's ask of those derived from them, and ours do not have."""
+    from fp4moe.vllm.plugin import experts, folder, linear
+
+    ours: tuple[type, ...] = (
+        experts.Fp4MoeExperts,
+        experts.Fp4MoeBatchedExperts,
+        linear.Fp4MoeNvFp4LinearKernel,
+        linear.Fp4MoeMxFp4LinearKernel,
+        folder.FolderConfig,
+    )
+    left = {one.__name__: sorted(getattr(one, "__abstractmethods__", ())) for one in ours}
+    return [
+        f"{name} lacks {', '.join(names)}, which vLLM's class of it asks for"
+        for name, names in left.items()
+        if names
+    ]
 
 
 def _missing(need: Need) -> str:
@@ -218,8 +246,16 @@ def _missing(need: Need) -> str:
 
 
 def _has_field(cls: Any, name: str) -> bool:
-    """Whether objects of a class have a name: declared, or set when they are made."""
-    made = getattr(getattr(cls, "__init__", None), "__code__", None)
-    return name in getattr(cls, "__dataclass_fields__", ()) or hasattr(cls, name) or (
-        made is not None and name in made.co_names
-    )
+    """Whether objects of a class have a name: declared, or set or registered by an __init__."""
+    if name in getattr(cls, "__dataclass_fields__", ()) or hasattr(cls, name):
+        return True
+    return any(_sets(vars(base).get("__init__"), name) for base in getattr(cls, "__mro__", ()))
+
+
+def _sets(init: Any, name: str) -> bool:
+    """Whether the code of an __init__, under its decorators, names this attribute."""
+    code = getattr(inspect.unwrap(init), "__code__", None) if callable(init) else None
+    if code is None:
+        return False
+    registers = not {"register_buffer", "register_parameter"}.isdisjoint(code.co_names)
+    return name in code.co_names or (registers and name in code.co_consts)

@@ -45,14 +45,12 @@ class _Experts(mk.FusedMoEExpertsModular):
 
     @post_gemm2_hook.setter
     def post_gemm2_hook(self, hook: Any) -> None:
+        if hook is None:
+            return
         raise NotImplementedError(
             f"fp4moe: {self.fp4moe_layer}: this model sums its experts' outputs itself, and fp4moe's "
             f"layers give the sum; {support.OTHERWISE}"
         )
-
-    @property
-    def expects_unquantized_inputs(self) -> bool:
-        return True
 
     @staticmethod
     def _supports_current_device() -> bool:
@@ -88,6 +86,10 @@ class _Experts(mk.FusedMoEExpertsModular):
 
 class Fp4MoeExperts(_Experts):
     """Tokens [T, hidden] with their routes; weighted and summed here."""
+
+    @property
+    def expects_unquantized_inputs(self) -> bool:
+        return True
 
     def largest_call(self) -> tuple[int, int]:
         moe = self.moe_config
@@ -133,6 +135,7 @@ class Fp4MoeExperts(_Experts):
         apply_router_weight_on_input: bool,
     ) -> None:
         """Write the sum over each token's experts of this rank."""
+        refuse_quantized(a1q_scale)
         weights = topk_weights.to(torch.float32)
         if apply_router_weight_on_input:  # prepare() has multiplied by them
             weights = torch.ones_like(weights)
@@ -142,6 +145,11 @@ class Fp4MoeExperts(_Experts):
 
 class Fp4MoeBatchedExperts(_Experts):
     """Tokens [experts, capacity, hidden] with a count for each expert; not weighted, not summed."""
+
+    @property
+    def expects_unquantized_inputs(self) -> bool:
+        """False, although they are: vLLM's batched transports refuse True, and quantize nothing here."""
+        return False
 
     def capacity(self) -> int:
         """Rows of an expert: those of all dispatchers lie together."""
@@ -190,6 +198,7 @@ class Fp4MoeBatchedExperts(_Experts):
         apply_router_weight_on_input: bool,
     ) -> None:
         """Write each row's output of its own expert; zero beyond an expert's count."""
+        refuse_quantized(a1q_scale)
         experts, capacity, hidden = hidden_states.shape
         counts = expert_tokens_meta.expert_num_tokens
         ids = self.numbered(batched_ids(counts, experts, capacity))
@@ -197,6 +206,15 @@ class Fp4MoeBatchedExperts(_Experts):
         flat = hidden_states.reshape(experts * capacity, hidden)
         out = output.view(experts * capacity, hidden)
         ops.apply_named_out(flat, ids, ones, self.fp4moe_layer, out=out)
+
+
+def refuse_quantized(scales: torch.Tensor | None) -> None:
+    """Refuse tokens that a transport of vLLM's quantized although it was not asked to."""
+    if scales is not None:
+        raise NotImplementedError(
+            f"fp4moe: vLLM's transport has quantized the tokens, and fp4moe's experts take them as "
+            f"they are; take another --all2all-backend, or {support.OTHERWISE}"
+        )
 
 
 def local_ids(topk_ids: torch.Tensor, expert_map: torch.Tensor | None) -> torch.Tensor:

@@ -20,6 +20,7 @@ import torch
 from vllm.model_executor.layers.quantization import register_quantization_config
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 from vllm.model_executor.model_loader import DefaultModelLoader, register_model_loader
+from vllm.platforms import current_platform
 
 import fp4moe
 from fp4moe import converted
@@ -28,7 +29,7 @@ from fp4moe.torch import ops
 from fp4moe.vllm.plugin import mode, support, weights
 from fp4moe.vllm.plugin.choice import say
 from fp4moe.vllm.plugin.methods import Fp4MoeMethod, Target
-from fp4moe.vllm.plugin.mode import Wish
+from fp4moe.vllm.plugin.mode import PluginRequest
 
 FORMATS = ("auto", "hf", "safetensors")  # of loading; whatever is asked for, the index decides
 
@@ -119,25 +120,28 @@ class FolderMethod(Fp4MoeMethod):
         """None of vLLM's: the experts are mapped."""
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        """Map the layer, and make the kernel; again is no harm."""
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        """Map the layer, and make the kernel; again changes nothing, as after a reload."""
+        device = "cuda" if current_platform.is_cuda() else "cpu"
         if self.fp4moe_layer is None:
-            mapped = map_layer(layer, self.moe, self.fp4moe_folder, device, self.fp4moe_wish)
+            mapped = map_layer(layer, self.moe, self.fp4moe_folder, device, self.fp4moe_request)
             ops.name_layer(mapped, layer.layer_name)
             self.fp4moe_layer = mapped
+        else:
+            sentence = "are mapped and were not reloaded; serve the checkpoint"
+            say(logging.WARNING, layer.layer_name, self.fp4moe_target, sentence)
         self._finish(layer, torch.device(device), *_numbers(layer, self.moe))
 
 
-def map_layer(layer: Any, moe: Any, folder: str, device: str, wish: Wish) -> fp4moe.Layer:
+def map_layer(layer: Any, moe: Any, folder: str, device: str, request: PluginRequest) -> fp4moe.Layer:
     """This rank's layer of a folder, once it is known to be what vLLM made the module for."""
     parallel = moe.moe_parallel_config
     tp, ep = (parallel.tp_rank, parallel.tp_size), (parallel.ep_rank, parallel.ep_size)
     model = converted.open_rank(folder, device, tp, ep, _placement(layer))
     number = converted.layer_number(model, layer.layer_name)
-    options: dict[str, Any] = {"numerics": wish.numerics, "engine": device}
+    options: dict[str, Any] = {"numerics": request.numerics, "engine": device}
     if device == "cpu":
-        options["threads"] = wish.threads or torch.get_num_threads()
-    with weights.own_processors():
+        options["threads"] = request.threads or torch.get_num_threads()
+    with weights.own_cpus():
         result = model.layer(number, **options)
     _check(layer, moe, result.info())
     return result
@@ -190,16 +194,17 @@ def choose_folder(
     """The method of a layer whose experts are in the folder; only fp4moe reads them."""
     if target is None:  # experts that the checkpoint has in full precision
         return theirs()
-    wish = mode.current()
-    why_not = support.refusal(layer.moe_config, target.format, target.is_padded)
-    if wish.mode == mode.OFF:
+    request = mode.current()
+    why_not: str | None = target.refusal
+    why_not = why_not or support.refusal(layer.moe_config, target.format, target.is_padded)
+    if request.mode == mode.OFF:
         why_not = "its mode is off, and only fp4moe reads a folder of fp4moe convert; set FP4MOE_VLLM=auto"
     why_not = why_not or _loading_refusal(folder)
     if why_not is not None:  # vLLM reads the checkpoint, and not the folder
         why_not = why_not.replace(support.OTHERWISE, f"serve its checkpoint, and {support.OTHERWISE}")
         raise NotImplementedError(f"fp4moe: {prefix}: {why_not}")
     say(logging.INFO, prefix, target, f"are mapped from {folder}")
-    method = _method_class(target.parent)(layer.moe_config, target, wish)
+    method = _method_class(target.parent)(layer.moe_config, target, request)
     method.fp4moe_folder = folder
     return method
 
@@ -212,8 +217,8 @@ def _loading_refusal(folder: str) -> str | None:
     word = "auto" if config is None else str(config.load_config.load_format)
     if word not in (*FORMATS, "dummy"):
         return f"a converted folder is not loaded as {word}; set --load-format auto"
-    if not Path(folder).is_dir():
-        return f"{folder} is no folder here, and experts are mapped from one; download it and give its path"
+    if not folder or not Path(folder).is_dir():
+        return f"{folder or 'an empty path'} is no folder here, and experts are mapped from one; download it and give its path"
     return None
 
 

@@ -18,6 +18,7 @@ from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.platforms import PlatformEnum, current_platform
 
 import fp4moe
+from fp4moe.vllm.plugin import mode
 
 
 class _Dequantized:
@@ -27,8 +28,11 @@ class _Dequantized:
 
     @classmethod
     def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
-        is_cpu = current_platform.is_cpu()
-        return is_cpu, None if is_cpu else "fp4moe's FP4 linear layers are for CPUs"
+        if not current_platform.is_cpu():
+            return False, "fp4moe's FP4 linear layers are for CPUs"
+        if mode.current().mode == mode.OFF:
+            return False, "fp4moe's mode is off"
+        return True, None
 
     @classmethod
     def can_implement(cls, config: Any) -> tuple[bool, str | None]:
@@ -36,13 +40,14 @@ class _Dequantized:
 
     def process_weights_after_loading(self, layer: Any) -> None:
         """Dequantize the weight, and prepare it as vLLM does without quantization."""
-        factor = getattr(layer, "weight_global_scale", None)
         values = fp4moe.dequantize(
             layer.weight.detach().view(torch.uint8).contiguous(),
             layer.weight_scale.detach().view(torch.uint8).contiguous(),
             self.FORMAT,
-            **({} if factor is None else {"global_scale": float(factor.max())}),
         )
+        factor = getattr(layer, "weight_global_scale", None)
+        if factor is not None:  # vLLM has made it one that multiplies, whatever the checkpoint has
+            values = values * float(factor.max())
         dtype = getattr(layer, "params_dtype", torch.bfloat16)
         result = torch.as_tensor(values).to(dtype)
         layer.weight = torch.nn.Parameter(result, requires_grad=False)

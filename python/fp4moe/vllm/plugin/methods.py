@@ -19,9 +19,9 @@ from vllm.model_executor.layers.fused_moe.config import FUSED_MOE_UNQUANTIZED_CO
 
 import fp4moe
 from fp4moe.torch import ops
-from fp4moe.vllm.plugin import weights
+from fp4moe.vllm.plugin import support, weights
 from fp4moe.vllm.plugin.experts import Fp4MoeBatchedExperts, Fp4MoeExperts
-from fp4moe.vllm.plugin.mode import Wish
+from fp4moe.vllm.plugin.mode import PluginRequest
 
 logger = logging.getLogger("vllm.fp4moe")
 
@@ -34,6 +34,7 @@ class Target:
     format: str
     attributes: dict[str, Any] = field(default_factory=dict)
     is_padded: bool = False  # its loader fills up a rank's last block with zeros
+    refusal: str = ""  # why fp4moe does not compute it, by the checkpoint alone
 
 
 class Fp4MoeMethod:
@@ -43,10 +44,10 @@ class Fp4MoeMethod:
     moe_kernel: Any
     moe_quant_config: Any
 
-    def __init__(self, moe: Any, target: Target, wish: Wish) -> None:
+    def __init__(self, moe: Any, target: Target, request: PluginRequest) -> None:
         FusedMoEMethodBase.__init__(self, moe)
         self.fp4moe_target = target
-        self.fp4moe_wish = wish
+        self.fp4moe_request = request
         self.fp4moe_layer: fp4moe.Layer | None = None
         self.experts_cls = Fp4MoeExperts
         for name, value in target.attributes.items():
@@ -95,7 +96,7 @@ class Fp4MoeMethod:
         """Pack the weights, again after a reload, and make the kernel; vLLM's copies go."""
         if self.fp4moe_layer is None:
             target = self.fp4moe_target
-            self.fp4moe_layer = weights.make_layer(layer, self.moe, target.format, self.fp4moe_wish)
+            self.fp4moe_layer = weights.make_layer(layer, self.moe, target.format, self.fp4moe_request)
             ops.name_layer(self.fp4moe_layer, layer.layer_name)
         else:
             self.fp4moe_layer.load_weights(weights.tensors_of(layer))
@@ -121,16 +122,23 @@ class Fp4MoeMethod:
             allow_new_interface=True,
         )
         experts: Any
-        if prepare.activation_format == mk.FusedMoEActivationFormat.BatchedExperts:
+        form = getattr(prepare, "activation_format", None)
+        if form == mk.FusedMoEActivationFormat.BatchedExperts:
             experts = Fp4MoeBatchedExperts(
                 moe_config=self.moe,
                 quant_config=FUSED_MOE_UNQUANTIZED_CONFIG,
                 max_num_tokens=prepare.max_num_tokens_per_rank(),
                 num_dispatchers=prepare.num_dispatchers(),
             )
-        else:
+        elif form == mk.FusedMoEActivationFormat.Standard:
             experts = Fp4MoeExperts(
                 moe_config=self.moe, quant_config=FUSED_MOE_UNQUANTIZED_CONFIG
+            )
+        else:
+            raise NotImplementedError(
+                f"fp4moe: {layer.layer_name}: vLLM's transport ({type(prepare).__name__}) gives tokens "
+                f"in the format {getattr(form, 'value', form)}, and fp4moe's experts take standard and "
+                f"batched ones; take another --all2all-backend, or {support.OTHERWISE}"
             )
         return mk.FusedMoEKernel(prepare, experts)
 
@@ -169,6 +177,6 @@ def method_class(parent: type) -> type:
     return type(parent.__name__, (Fp4MoeMethod, parent), {"__module__": __name__})
 
 
-def make_method(moe: Any, target: Target, wish: Wish) -> Any:
+def make_method(moe: Any, target: Target, request: PluginRequest) -> Any:
     """fp4moe's method in the place of vLLM's."""
-    return method_class(target.parent)(moe, target, wish)
+    return method_class(target.parent)(moe, target, request)

@@ -16,12 +16,18 @@ from typing import Any
 OFF, AUTO, ALWAYS = "off", "auto", "always"
 MODES = (OFF, AUTO, ALWAYS)
 VARIABLE = "FP4MOE_VLLM"
+MAX_THREADS = 4096
+# Those that engines for CPUs and GPUs compute; nvfp4_emulation is the reference engine's alone.
+NUMERICS = (
+    "exact", "native", "fast", "unfused", "marlin", "triton_fused", "trtllm", "fused", "grouped",
+    "grouped_bf16",
+)  # fmt: skip
 
 logger = logging.getLogger("vllm.fp4moe")
 
 
 @dataclass(frozen=True)
-class Wish:
+class PluginRequest:
     """A mode, and what layers are made with; the words are those of ``fp4moe.Layer``."""
 
     mode: str = AUTO
@@ -34,27 +40,38 @@ def from_environment() -> str:
     return _checked(os.environ.get(VARIABLE) or AUTO, VARIABLE)
 
 
-def current() -> Wish:
+def current() -> PluginRequest:
     """Of the model that vLLM makes now: additional_config["fp4moe"], else the environment."""
     given = _additional_config().get("fp4moe")
     if given is None:
-        return Wish(from_environment())
+        return PluginRequest(from_environment())
     if isinstance(given, str):
-        return Wish(_checked(given, 'additional_config["fp4moe"]'))
-    if not isinstance(given, dict) or not set(given) <= set(Wish.__dataclass_fields__):
-        known = ", ".join(Wish.__dataclass_fields__)
+        return PluginRequest(_checked(given, 'additional_config["fp4moe"]'))
+    if not isinstance(given, dict) or not set(given) <= set(PluginRequest.__dataclass_fields__):
+        known = ", ".join(PluginRequest.__dataclass_fields__)
         _warn(
             f'additional_config["fp4moe"] is not understood; give a mode ({", ".join(MODES)}), or an '
             f"object with some of {known}; it counts as auto"
         )
-        return Wish()
+        return PluginRequest()
     mode = _checked(given.get("mode", from_environment()), 'additional_config["fp4moe"]["mode"]')
     threads = given.get("threads", 0)
-    if not isinstance(threads, int) or threads < 0:
+    if type(threads) is not int or not 0 <= threads <= MAX_THREADS:
         where = 'additional_config["fp4moe"]["threads"]'
-        _warn(f"{where} is {threads!r}; give a number from 1 on; torch's counts")
+        _warn(
+            f"{where} is {threads!r}; give a number from 1 to {MAX_THREADS}; "
+            f"torch's number of threads is used"
+        )
         threads = 0
-    return Wish(mode, threads, str(given.get("numerics", "")))
+    numerics = given.get("numerics", "")
+    if numerics not in ("", *NUMERICS):
+        where = 'additional_config["fp4moe"]["numerics"]'
+        _warn(
+            f"{where} is {numerics!r}; give one of {', '.join(NUMERICS)}; "
+            f"the backend's numerics are used"
+        )
+        numerics = ""
+    return PluginRequest(mode, threads, numerics)
 
 
 def _checked(word: Any, where: str) -> str:

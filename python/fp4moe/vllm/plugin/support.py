@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +15,8 @@ from fp4moe.vllm.plugin.weights import BLOCKS, CONSTANTS, PLACES
 
 OTHERWISE = "set FP4MOE_VLLM=off"
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)  # of tokens
+# Transforms that are in the codes already, and those of attention itself.
+NOT_OF_EXPERTS = ("weight_input", "weight_output", "q_attn", "k_cache")
 
 
 @functools.cache
@@ -59,6 +63,34 @@ def constant_refusal(moe: Any) -> str | None:
         if name.startswith(("swiglu_", "activation_")) and name not in PLACES.values() and value:
             return f"vLLM gives this layer {name} = {value}, which fp4moe does not know; {OTHERWISE}"
     return None
+
+
+def transform_refusal(transforms: Any, modules: Sequence[str]) -> str | None:
+    """Why a compressed-tensors transform_config changes what these modules are given or give."""
+    groups = transforms.get("config_groups") if isinstance(transforms, Mapping) else None
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        for one in group.get("apply") or ():
+            location, targets, left_out = (one.get(key) for key in ("location", "targets", "ignore"))
+            if location in NOT_OF_EXPERTS:
+                continue
+            if any(_names(targets, name) and not _names(left_out, name) for name in modules):
+                return (
+                    f"the checkpoint's transform_config rotates each {location} of these experts at "
+                    f"run time, which fp4moe does not; take one with transforms folded into its "
+                    f"weights, or {OTHERWISE}"
+                )
+    return None
+
+
+def _names(targets: Any, module: str) -> bool:
+    """Whether targets of compressed-tensors name a module: by name, by "re:...", or by class."""
+    given = [targets] if isinstance(targets, str) else targets or ()
+    return any(
+        re.match(target[3:], module) is not None
+        if target.startswith("re:")
+        else target == module or target[:1].isupper()  # "Linear", which all of them are
+        for target in given
+    )
 
 
 def refusal(moe: Any, format: str, is_padded: bool = False) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import fp4moe
-from fp4moe.vllm.plugin.mode import Wish
+from fp4moe.vllm.plugin.mode import PluginRequest
 
 BLOCKS = {"mxfp4": 32, "nvfp4": 16}
 
@@ -88,7 +88,7 @@ def tensors_of(layer: Any) -> dict[str, torch.Tensor]:
     return result
 
 
-def make_layer(layer: Any, moe: Any, format: str, wish: Wish) -> fp4moe.Layer:
+def make_layer(layer: Any, moe: Any, format: str, request: PluginRequest) -> fp4moe.Layer:
     """Pack the parameters of a RoutedExperts layer; ids of calls are local, -1 is unassigned."""
     tensors = tensors_of(layer)
     activation = moe.activation
@@ -104,11 +104,11 @@ def make_layer(layer: Any, moe: Any, format: str, wish: Wish) -> fp4moe.Layer:
         **constants(activation.value, layer, moe),
     }
     on_gpu = getattr(layer, "w2_weight_scale").is_cuda
-    options: dict[str, Any] = {"numerics": wish.numerics, "ep": (0, ranks)}
+    options: dict[str, Any] = {"numerics": request.numerics, "ep": (0, ranks)}
     if on_gpu:
         return fp4moe.Layer.from_weights(tensors, description, engine="cuda", **options)
-    threads = wish.threads or torch.get_num_threads()
-    with own_processors():
+    threads = request.threads or torch.get_num_threads()
+    with own_cpus():
         return fp4moe.Layer.from_weights(
             tensors, description, engine="cpu", threads=threads, **options
         )
@@ -131,24 +131,24 @@ def drop(layer: Any) -> None:
 
 
 @contextlib.contextmanager
-def own_processors() -> Iterator[None]:
+def own_cpus() -> Iterator[None]:
     """Start threads that may run wherever torch's do.
 
-    vLLM has OpenMP bind each of torch's threads to one processor, this one too, and a new thread
+    vLLM has OpenMP bind each of torch's threads to one CPU, this one too, and a new thread
     would inherit that one.
     """
     before = os.sched_getaffinity(0)
     gnu, intel = os.environ.get("GOMP_CPU_AFFINITY", ""), os.environ.get("KMP_AFFINITY", "")
-    with contextlib.suppress(OSError):  # processors that this process may not use
-        os.sched_setaffinity(0, before | processors(gnu or intel.partition("proclist=")[2]))
+    with contextlib.suppress(OSError):  # CPUs that this process may not use
+        os.sched_setaffinity(0, before | cpus(gnu or intel.partition("proclist=")[2]))
     try:
         yield
     finally:
         os.sched_setaffinity(0, before)
 
 
-def processors(text: str) -> set[int]:
-    """The processors of a list such as "0-3,8 10-14:2"; none of what is not understood."""
+def cpus(text: str) -> set[int]:
+    """The CPUs of a list such as "0-3,8 10-14:2"; none of what is not understood."""
     result: set[int] = set()
     for first, last, step in re.findall(r"(\d+)(?:-(\d+))?(?::(\d+))?", text):
         result.update(range(int(first), int(last or first) + 1, max(1, int(step or 1))))
