@@ -91,6 +91,7 @@ set(FP4MOE_INCLUDED_HEADERS
   kernels/cpu/block_codec_list.hpp
   kernels/cuda/device_lora.hpp
   kernels/cuda/driver.hpp
+  kernels/enums.hpp
   layout/index_map.hpp
   layout/layout.hpp
   layout/transforms.hpp

@@ -34,7 +34,7 @@ ALLOWED = {
     "convert": f"{BELOW} kernels layout checkpoint oracle backends",
     "convert/pack": f"{BELOW} kernels layout checkpoint oracle backends convert",
     "convert/folder": f"{BELOW} kernels layout checkpoint checkpoint/write oracle backends convert convert/pack",
-    "moe/routing": "base formats tensor",
+    "moe/routing": "base formats tensor kernels",
     "moe": f"{BELOW} kernels checkpoint checkpoint/lora oracle moe/routing",
     "moe/exchange": f"{BELOW} checkpoint oracle moe",
     "moe/reference": f"{BELOW} checkpoint oracle moe",

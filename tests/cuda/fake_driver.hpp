@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include <dlfcn.h>
+
 namespace fp4moe::kernels::cuda {
 
 // What the engine launches, then what benchmarks do.
@@ -101,5 +103,17 @@ inline constexpr char kFakeCode[] = "fake code: .text.";
 // Its exported function of this name gives the one object there is.
 inline constexpr char kFakeDriverSymbol[] = "fake_driver";
 using FakeDriverFunction = FakeDriver*();
+
+// A function of the library at `path`, which stays open; null: there is none, dlerror() says why.
+template <class Function>
+Function* fake_driver_function(const char* path, const char* name) {
+  void* const opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  return opened == nullptr ? nullptr : reinterpret_cast<Function*>(dlsym(opened, name));
+}
+// Its one object; null: as above.
+inline FakeDriver* open_fake_driver(const char* path) {
+  auto* const function = fake_driver_function<FakeDriverFunction>(path, kFakeDriverSymbol);
+  return function == nullptr ? nullptr : function();
+}
 
 }  // namespace fp4moe::kernels::cuda

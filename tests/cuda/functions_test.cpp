@@ -23,12 +23,6 @@ using moe::ActivationKey;
 
 static_assert(static_cast<int>(Quantization::fp8_token) ==
               static_cast<int>(ActivationKey::fp8_token));
-static_assert(static_cast<int>(Activation::gelu_tanh_no_mul) ==
-              static_cast<int>(moe::Activation::gelu_tanh_no_mul));
-static_assert(static_cast<int>(FirstRounding::steps) ==
-              static_cast<int>(moe::FirstRounding::steps));
-static_assert(static_cast<int>(SecondRounding::steps) ==
-              static_cast<int>(moe::SecondRounding::steps));
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -126,9 +120,8 @@ TEST_F(Functions, ActivateWithinAMillionth) {
                               .situ_linear_beta = 2};
       const std::vector<float> result = compute(Tested::activated, layer, {gates, ups, gates});
       for (std::size_t i = 0; i < result.size(); ++i) {
-        const double wanted =
-            moe::activate(static_cast<moe::Activation>(act), params, static_cast<double>(gates[i]),
-                          static_cast<double>(ups[i]));
+        const double wanted = moe::activate(layer.act, params, static_cast<double>(gates[i]),
+                                            static_cast<double>(ups[i]));
         // Rounding the argument of exp counts as often as that is large: the gate, and in gelu a
         // square or cube of it. Where the host adds 1 to what is nearly -1, it errs itself.
         const double size = std::abs(static_cast<double>(gates[i]));
@@ -166,7 +159,7 @@ TEST_F(Functions, FinishSumsAsTheCpuEngineDoes) {
        {FirstRounding::none, FirstRounding::sum, FirstRounding::steps}) {
     moe::cpu::FirstChunk wanted;
     moe::cpu::finish_first({.functions = *kernels::cpu::elementwise_kernels().back().functions,
-                            .rounding = static_cast<moe::FirstRounding>(first),
+                            .rounding = first,
                             .is_gated = false,
                             .up_bias = bias.data()},
                            sums.data(), wanted);
@@ -176,9 +169,7 @@ TEST_F(Functions, FinishSumsAsTheCpuEngineDoes) {
   for (const SecondRounding second : {SecondRounding::none, SecondRounding::weighted,
                                       SecondRounding::unweighted, SecondRounding::steps}) {
     std::vector<float> wanted = sums;
-    moe::cpu::finish_second(
-        {.rounding = static_cast<moe::SecondRounding>(second), .bias = bias.data()}, 0.3f, kCount,
-        wanted.data());
+    moe::cpu::finish_second({.rounding = second, .bias = bias.data()}, 0.3f, kCount, wanted.data());
     if (second == SecondRounding::unweighted)
       for (float& value : wanted) value *= 0.3f;
     const auto result = compute(Tested::finish_gemm2, {.second = second}, {sums, bias, weights});

@@ -132,18 +132,17 @@ class Activate : public OnDevice {
     const moe::ActivationParams params{.alpha = static_cast<double>(l.alpha),
                                        .beta = static_cast<double>(l.beta),
                                        .limit = static_cast<double>(l.limit)};
-    const auto act = static_cast<moe::Activation>(l.act);
     std::vector<double> h(l.intermediate);
     for (std::size_t i = 0; i < h.size(); ++i) {
       double gate = finished(gated ? i / 8 * 16 + i % 8 : i, 0);
       double up = gated ? finished(i / 8 * 16 + 8 + i % 8, 1) : 0;
       gate = added(gate, data.gate, i, low_gate);
       (gated ? up : gate) = added(gated ? up : gate, data.up, i, low_up);
-      h[i] = moe::activate_gate(act, params, gate);
+      h[i] = moe::activate_gate(l.act, params, gate);
       const bool is_apart =
           l.act == Activation::silu || l.act == Activation::swigluoai_uninterleave;
       if (l.middle == MiddleRounding::gate_and_result && is_apart) h[i] = rounded(h[i]);
-      if (gated) h[i] *= moe::up_factor(act, params, up);
+      if (gated) h[i] *= moe::up_factor(l.act, params, up);
       if (l.middle != MiddleRounding::none) h[i] = rounded(h[i]);
     }
     if (has_low) low = data.down.down(pair, h);

@@ -112,7 +112,7 @@ class Pack : public OnDevice {
   }
 };
 
-TEST_F(Pack, MakesTheBytesOfTheProcessorsPacker) {
+TEST_F(Pack, MakesTheBytesOfTheCpusPacker) {
   for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4})
     for (const bool is_gated : {true, false}) {
       expect_packed(format, is_gated, 128, 64);

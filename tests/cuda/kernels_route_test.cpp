@@ -12,7 +12,6 @@ namespace fp4moe::kernels::cuda::sm90 {
 namespace kernels_route_test {
 
 namespace routing = moe::routing;
-using routing::Normalization;
 using routing::RowPlan;
 using tensor::DType;
 
@@ -55,11 +54,6 @@ Logits random_logits(ElementType type, std::uint32_t tokens, std::uint32_t colum
   return result;
 }
 
-Score score_of(routing::Score score) { return static_cast<Score>(score); }
-static_assert(static_cast<int>(routing::Score::sqrt_softplus) ==
-              static_cast<int>(Score::sqrt_softplus));
-static_assert(static_cast<int>(Normalization::softmax) == static_cast<int>(Normalization::softmax));
-
 class Route : public OnDevice {
  protected:
   void expect_routed(const RowPlan& plan, const Logits& logits, bool in_bf16 = false) {
@@ -73,9 +67,9 @@ class Route : public OnDevice {
         .tokens = logits.tokens,
         .columns = logits.columns,
         .top_k = static_cast<std::uint32_t>(plan.top_k),
-        .key = score_of(plan.key),
-        .weight = score_of(plan.weight),
-        .normal = static_cast<sm90::Normalization>(plan.normalization),
+        .key = plan.key,
+        .weight = plan.weight,
+        .normal = plan.normalization,
         .groups = static_cast<std::uint32_t>(plan.groups),
         .chosen_groups = static_cast<std::uint32_t>(plan.chosen_groups),
         .adds_two_per_group = plan.adds_two_per_group ? 1u : 0u,
@@ -151,34 +145,30 @@ TEST_F(Route, TakesTheLargestLogits) {
   expect_all({}, kAllColumns);
 }
 
-TEST_F(Route, WeighsLogitsByTheirSigmoid) {
-  expect_all({.weight = routing::Score::sigmoid}, kAllColumns);
-}
+TEST_F(Route, WeighsLogitsByTheirSigmoid) { expect_all({.weight = Score::sigmoid}, kAllColumns); }
 
 TEST_F(Route, ComparesSoftmaxAsTheHostRoundsIt) {
-  expect_all({.key = routing::Score::softmax, .weight = routing::Score::softmax}, kAllColumns);
-  expect_all({.key = routing::Score::softmax,
-              .weight = routing::Score::softmax,
-              .normalization = Normalization::over_sum},
-             kAllColumns);
+  expect_all({.key = Score::softmax, .weight = Score::softmax}, kAllColumns);
+  expect_all(
+      {.key = Score::softmax, .weight = Score::softmax, .normalization = Normalization::over_sum},
+      kAllColumns);
 }
 
 TEST_F(Route, ComparesSigmoidAsTheHostRoundsIt) {
-  expect_all({.key = routing::Score::sigmoid,
-              .weight = routing::Score::sigmoid,
-              .normalization = Normalization::over_sum},
-             kAllColumns);
+  expect_all(
+      {.key = Score::sigmoid, .weight = Score::sigmoid, .normalization = Normalization::over_sum},
+      kAllColumns);
 }
 
 TEST_F(Route, AddsTheCorrectionBiasToTheKeysAlone) {
-  expect_all({.key = routing::Score::sigmoid,
-              .weight = routing::Score::sigmoid,
+  expect_all({.key = Score::sigmoid,
+              .weight = Score::sigmoid,
               .normalization = Normalization::over_sum_eps,
               .bias = kSomeBias,
               .scale = 2.5},
              kAllColumns);
-  expect_all({.key = routing::Score::sqrt_softplus,
-              .weight = routing::Score::sqrt_softplus,
+  expect_all({.key = Score::sqrt_softplus,
+              .weight = Score::sqrt_softplus,
               .normalization = Normalization::over_sum,
               .bias = kSomeBias,
               .scale = 1.5},
@@ -189,7 +179,7 @@ TEST_F(Route, ChoosesGroupsFirst) {
   for (const bool rounds : {false, true})
     for (const bool adds_two : {false, true})
       for (const bool is_softmax : {false, true}) {
-        const auto score = is_softmax ? routing::Score::softmax : routing::Score::sigmoid;
+        const auto score = is_softmax ? Score::softmax : Score::sigmoid;
         RowPlan plan{.key = score,
                      .weight = score,
                      .normalization = Normalization::over_sum_eps,

@@ -21,21 +21,11 @@
 #include <optional>
 #include <string_view>
 
+#include "fp4moe/kernels/enums.hpp"
+
 namespace fp4moe::moe {
 
-enum class Activation : std::uint8_t {
-  swigluoai,
-  swigluoai_uninterleave,
-  silu,
-  gelu,
-  gelu_tanh,
-  swiglustep,
-  situ,
-  relu2_no_mul,
-  silu_no_mul,
-  gelu_no_mul,
-  gelu_tanh_no_mul,
-};
+using kernels::Activation;
 
 inline constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 

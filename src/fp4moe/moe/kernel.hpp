@@ -47,7 +47,7 @@ class ModularKernel {
  public:
   // Errors: kernel.kind (a part that routes and one that does not), kernel.format (token formats
   // differ), kernel.limits (max_tokens and dispatchers where they do not belong, or not),
-  // kernel.quantizer (experts with scales of their own cannot be fed quantized rows),
+  // kernel.quantiser (experts with scales of their own cannot be fed quantized rows),
   // kernel.chunk (chunks between ranks).
   static Result<ModularKernel> make(std::unique_ptr<Exchange> exchange,
                                     std::shared_ptr<Experts> experts, const ExpertsRole& role,
@@ -102,7 +102,7 @@ class MonolithicKernel {
                      std::span<std::int16_t> replay = {});
 
   // GEMM2's rows before they are weighed and summed, for a later fused reduction. Without ranks and
-  // with at least one token only; kernel.unfinalized otherwise.
+  // with at least one token only; kernel.unfinalised otherwise.
   struct Unfinalized {
     std::vector<float> rows{};                         // [padded rows, H], grouped by expert
     std::vector<float> weights{};                      // [T, assignments]

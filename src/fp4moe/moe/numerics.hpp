@@ -14,35 +14,15 @@
 #include <string_view>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/kernels/enums.hpp"
 #include "fp4moe/oracle/words.hpp"
 
 namespace fp4moe::moe {
 
-// (1) What the activation sees.
-enum class FirstRounding : std::uint8_t {
-  none,   // the accumulator with its bias
-  sum,    // (accumulator + bias) rounded
-  steps,  // the accumulator rounded, the bias added, rounded again
-};
-
-// (2) The activation's output; `gate` also rounds the activated gate before it meets the up value,
-// where the kernel computes them apart (silu, swigluoai_uninterleave).
-enum class MiddleRounding : std::uint8_t { none, result, gate_and_result };
-
-// (3) What goes into the sum over a token's experts.
-enum class SecondRounding : std::uint8_t {
-  none,        // weight * (accumulator + bias)
-  weighted,    // that, rounded
-  unweighted,  // weight * rounded(accumulator + bias)
-  steps,       // the accumulator rounded, the bias added, rounded, times the weight, rounded
-};
-
-// The router's weight as the kernel holds it.
-enum class WeightRounding : std::uint8_t {
-  none,
-  bf16,
-  bf16_with_global,  // NVFP4: the expert's global scale is part of the rounded weight
-};
+using kernels::FirstRounding;   // (1)
+using kernels::MiddleRounding;  // (2)
+using kernels::SecondRounding;  // (3)
+using kernels::WeightRounding;  // of the router's weight
 
 // The rows below, in their order.
 enum class NumericsKind : std::uint8_t {

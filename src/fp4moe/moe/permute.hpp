@@ -31,7 +31,8 @@ struct Assignments {
   std::uint64_t local_experts = 0;             // with a map
 };
 
-// Errors of all: permute.experts, permute.map, permute.block, permute.assignments (too many to number).
+// Errors of all: permute.experts, permute.map, permute.block, permute.slots (too many assignments to
+// number).
 
 // Marlin, Triton, emulation.
 struct BlockAligned {

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <span>
 
+#include "fp4moe/kernels/enums.hpp"
 #include "fp4moe/moe/quantized_rows.hpp"
 #include "fp4moe/moe/rows.hpp"
 
 namespace fp4moe::moe {
 
+using kernels::OutputForm;
 using oracle::TokenFormat;
 
 // Tokens of this rank. Modular: ids (physical, global) and weights; monolithic: logits instead.
@@ -37,10 +39,6 @@ struct Prepared : Tokens {
   std::span<const std::int32_t> counts{};  // batched: [local experts]
   std::uint64_t capacity = 0;              // batched
 };
-
-// The output of the experts: summed rows [M, H], one row per assignment [M * top_k, H] (assignments of foreign
-// experts and of id -1 hold anything), or batches [experts * capacity, H].
-enum class OutputForm : std::uint8_t { summed, assignments, batches };
 
 struct ExpertsOutput {
   OutputForm form = OutputForm::summed;

@@ -3,7 +3,6 @@
 #include <span>
 #include <vector>
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 namespace fp4moe::emulator {
@@ -14,11 +13,7 @@ using kernels::cuda::FakeDriver;
 using kernels::cuda::Family;
 
 FakeDriver& driver() {
-  static FakeDriver* const only = [] {
-    void* const opened = dlopen(FP4MOE_FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
-    return reinterpret_cast<kernels::cuda::FakeDriverFunction*>(
-        dlsym(opened, kernels::cuda::kFakeDriverSymbol))();
-  }();
+  static FakeDriver* const only = kernels::cuda::open_fake_driver(FP4MOE_FAKE_DRIVER);
   return *only;
 }
 

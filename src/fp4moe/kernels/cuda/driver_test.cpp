@@ -24,12 +24,19 @@ Cubin fake_cubin(const std::string& code) {
   return {"fake", std::as_bytes(std::span(code.data(), code.size() + 1))};
 }
 
+// A function of the driver that stands in.
+template <class Function>
+Function* fake_function(const char* name) {
+  auto* const found = fake_driver_function<Function>(FP4MOE_FAKE_DRIVER, name);
+  EXPECT_NE(found, nullptr) << name;
+  return found;
+}
+
 class WithFakeDriver : public ::testing::Test {
  protected:
   void SetUp() override {
-    void* const opened = dlopen(FP4MOE_FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(opened, nullptr) << dlerror();
-    fake_ = reinterpret_cast<FakeDriverFunction*>(dlsym(opened, kFakeDriverSymbol))();
+    fake_ = open_fake_driver(FP4MOE_FAKE_DRIVER);
+    ASSERT_NE(fake_, nullptr) << dlerror();
     *fake_ = FakeDriver{};
   }
   void TearDown() override {
@@ -479,10 +486,8 @@ TEST_F(WithFakeDriver, DestructorsSurviveADriverThatFails) {
 TEST_F(WithFakeDriver, AContextThatIsCurrentIsNotPushed) {
   const auto device = open();
   ASSERT_TRUE(device);
-  void* const opened = dlopen(FP4MOE_FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
-  ASSERT_NE(opened, nullptr);
-  auto* const push = reinterpret_cast<int (*)(void*)>(dlsym(opened, "cuCtxPushCurrent_v2"));
-  auto* const pop = reinterpret_cast<int (*)(void**)>(dlsym(opened, "cuCtxPopCurrent_v2"));
+  auto* const push = fake_function<int(void*)>("cuCtxPushCurrent_v2");
+  auto* const pop = fake_function<int(void**)>("cuCtxPopCurrent_v2");
   const int before = fake_->pushed;
   ASSERT_TRUE((*device)->wait(nullptr));
   EXPECT_EQ(fake_->pushed, before + 1);
@@ -498,11 +503,9 @@ TEST_F(WithFakeDriver, SeveralLaunchesLookAfterTheContextOnce) {
   ASSERT_TRUE(device);
   const auto function = (*device)->function("fp4moe_fake");
   ASSERT_TRUE(function);
-  void* const opened = dlopen(FP4MOE_FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
-  ASSERT_NE(opened, nullptr);
-  auto* const push = reinterpret_cast<int (*)(void*)>(dlsym(opened, "cuCtxPushCurrent_v2"));
-  auto* const pop = reinterpret_cast<int (*)(void**)>(dlsym(opened, "cuCtxPopCurrent_v2"));
-  auto* const current = reinterpret_cast<int (*)(void**)>(dlsym(opened, "cuCtxGetCurrent"));
+  auto* const push = fake_function<int(void*)>("cuCtxPushCurrent_v2");
+  auto* const pop = fake_function<int(void**)>("cuCtxPopCurrent_v2");
+  auto* const current = fake_function<int(void**)>("cuCtxGetCurrent");
   const int number = 0;
   for (const std::size_t callers : {std::size_t{0}, std::size_t{1}}) {  // ours, another device's
     void* const theirs = fake_->context_of[callers].data();

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/checked.hpp"
-#include "fp4moe/moe/cuda/device_enums.hpp"
 #include "fp4moe/moe/cuda/device_step.hpp"
 #include "fp4moe/moe/cuda/device_weights.hpp"
 #include "fp4moe/moe/cuda/ranges.hpp"
@@ -52,13 +51,13 @@ sm90::CallParams kernel_call(const DeviceCall& call, const CallSize& size) {
           .x_factor = in.is_quantized ? in.factor : 1.0f,
           .ids = in.ids.data(),
           .weights = in.weights.data(),
-          .expert_map = call.expert_map.data(),
+          .expert_map = call.expert_map.empty() ? nullptr : call.expert_map.data(),
           .map_size = static_cast<std::uint32_t>(call.expert_map.size()),
           .first_expert = call.first_expert,
           .counts = in.counts.data(),
           .capacity = static_cast<std::uint32_t>(in.capacity),
           .weight_on_input = call.weight_on_input ? 1U : 0U,
-          .form = to_device(call.form),
+          .form = call.form,
           .out = rows_of<sm90::MutableDeviceRows>(call.out)};
 }
 
@@ -109,6 +108,7 @@ Result<DeviceLayer> DeviceLayer::with_numerics(const ExpertsProblem& problem,
   result.device_ = device_;
   result.problem_ = problem;
   result.options_ = options;
+  result.options_.allow_decode = options.allow_decode && options_.allow_decode;
   result.weights_ = weights_;
   result.kernels_ = kernels_;
   result.layer_ = std::make_shared<sm90::LayerParams>(*layer);
@@ -230,8 +230,8 @@ Result<Workspace> DeviceLayer::reserve(const WorkspaceLimits& limits) const {
   Result<Memory> memory = device_->allocate(std::max<std::uint64_t>(plan->total, 1));
   if (!memory) return memory.why();
   result.memory_ = std::move(*memory);
-  // All counters and tags start at 0. The rest is cleared, too: padding rows are multiplied but never
-  // read, and must be numbers.
+  // All counters and tags start at 0. The rest is cleared, too, so that results of padding rows, which are
+  // never read, do not depend on what was in memory.
   const auto cleared = device_->clear(result.memory_.data(), 0, plan->total, nullptr);
   if (!cleared) return cleared.why();
   if (const auto done = device_->wait(nullptr); !done) return done.why();

@@ -106,8 +106,9 @@ class DeviceLayer {
                                   const ExpertsProblem& problem, const ExpertSource& source,
                                   DeviceLayerOptions options = {});
 
-  // The same weights with other numerics, activation and scales. Errors: those of describe(),
-  // experts.layout (another shape).
+  // The same weights with other numerics, activation and scales. The path decode needs that this layer
+  // allows it, too: else its kernels are not loaded. Errors: those of describe(), experts.layout (another
+  // shape).
   Result<DeviceLayer> with_numerics(const ExpertsProblem& problem) const {
     return with_numerics(problem, options_);
   }

@@ -136,7 +136,7 @@ Result<Done> DeviceLayer::check_call(const DeviceCall& call, const Workspace& sp
       {in.ids.data(), in.ids.size(), assignments, "ids", call.router == nullptr && !is_batched},
       {in.weights.data(), in.weights.size(), assignments, "weights"},
       {in.counts.data(), in.counts.size(), experts, "counts", is_batched},
-      {call.expert_map.data(), 0, 0, "expert map"},
+      {call.expert_map.empty() ? nullptr : call.expert_map.data(), 0, 0, "expert map"},
       {call.adapters.pairs, 0, 0, "adapters"},
       {in.adapters.data(), in.adapters.size(), tokens, "adapters of tokens"}};
   for (const Vector& vector : vectors) {

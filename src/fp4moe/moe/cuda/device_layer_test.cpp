@@ -10,6 +10,7 @@
 
 #include "fp4moe/base/random.hpp"
 #include "fp4moe/formats/sm90_scale.hpp"
+#include "fp4moe/kernels/cuda/sm90/route/params.hpp"
 #include "fp4moe/moe/cuda/plan.hpp"
 #include "support/fake_device.hpp"
 
@@ -27,9 +28,11 @@ TEST_F(DeviceLayers, FewTokensAreOneLaunchAndManyASequence) {
   const TestLayer layer = weights();
   const auto result = make(layer);
   ASSERT_TRUE(result) << text(result.why());
-  // Two matrices of each expert; then both of all experts.
+  // Two matrices of each expert; then both of all experts. row_scales has no pdl_wait.
   std::vector<std::string> loading(8, "pack");
   loading.insert(loading.end(), 2, "row_scales");
+  for (const auto& launch : fake_->launches)
+    EXPECT_EQ(launch.has_pdl, launch.kernel.ends_with("pack")) << launch.kernel;
   EXPECT_EQ(launched(), loading);
   const auto space = result->reserve({.tokens = 400, .top_k = 2, .capacity = 10});
   ASSERT_TRUE(space) << text(space.why());
@@ -148,6 +151,53 @@ TEST_F(DeviceLayers, DecodeHasKernelsForWhatMostCallsAre) {
   const auto rounded = result->with_numerics(problem(layer, "marlin"));
   ASSERT_TRUE(rounded) << text(rounded.why());
   EXPECT_EQ(kernel(*rounded, plain), Names{"decode_generic_mxfp4"});
+}
+
+// Kernels are loaded once, with the first layer.
+TEST_F(DeviceLayers, ALayerWithoutDecodeKernelsNeverDecodes) {
+  const TestLayer layer = weights();
+  const ExpertsProblem given = problem(layer);
+  const auto without = DeviceLayer::make(device_, given, layer.source(), {.allow_decode = false});
+  ASSERT_TRUE(without) << text(without.why());
+  const auto alike = without->with_numerics(given, {.allow_decode = true});
+  ASSERT_TRUE(alike) << text(alike.why());
+  EXPECT_EQ(alike->kernel({.tokens = 4, .top_k = 2}), "sm90/rows");
+  const auto with = make(layer);
+  ASSERT_TRUE(with) << text(with.why());
+  const auto narrowed = with->with_numerics(given, {.allow_decode = false});
+  ASSERT_TRUE(narrowed) << text(narrowed.why());
+  EXPECT_EQ(narrowed->kernel({.tokens = 4, .top_k = 2}), "sm90/rows");
+  EXPECT_EQ(with->with_numerics(given)->kernel({.tokens = 4, .top_k = 2}), "sm90/decode");
+}
+
+// The map that the kernel prepare was given.
+const std::int32_t*& given_map() {
+  static const std::int32_t* map = nullptr;
+  return map;
+}
+
+TEST_F(DeviceLayers, AnEmptyExpertMapWithAnAddressIsNone) {
+  const TestLayer layer = weights();
+  const auto result = make(layer);
+  ASSERT_TRUE(result) << text(result.why());
+  const auto space = result->reserve({.tokens = 20, .top_k = 2});
+  ASSERT_TRUE(space) << text(space.why());
+  fake_->run = [](const kernels::cuda::FakeLaunch& launch, const void* params) {
+    if (launch.kernel.ends_with("prepare"))
+      given_map() = static_cast<const sm90::PrepareParams*>(params)->call.expert_map;
+  };
+  DeviceCall given = call(20);
+  const auto* const map = static_cast<const std::int32_t*>(known(16));
+  given.expert_map = {map, 4};
+  ASSERT_TRUE(result->apply(given, *space, nullptr));
+  EXPECT_EQ(given_map(), map);
+  static constexpr std::int32_t kNotOnDevice = 0;
+  for (const std::int32_t* const at : {map, &kNotOnDevice}) {
+    given.expert_map = {at, 0};
+    const auto done = result->apply(given, *space, nullptr);
+    ASSERT_TRUE(done) << text(done.why());
+    EXPECT_EQ(given_map(), nullptr);
+  }
 }
 
 TEST_F(DeviceLayers, PrepareHasAThreadForEachAssignment) {

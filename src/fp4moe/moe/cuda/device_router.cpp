@@ -7,10 +7,12 @@
 #include <fmt/format.h>
 
 #include "fp4moe/kernels/cuda/sm90/route/params.hpp"
-#include "fp4moe/moe/cuda/device_enums.hpp"
 #include "fp4moe/moe/routing/rows.hpp"
 
 namespace fp4moe::moe::cuda {
+
+namespace sm90 = kernels::cuda::sm90;
+
 namespace {
 
 using routing::RouterOptions;
@@ -49,9 +51,9 @@ Result<DeviceRouter> DeviceRouter::make(const std::shared_ptr<const kernels::cud
   DeviceRouter result;
   sm90::RouteParams params{.columns = static_cast<std::uint32_t>(plan.columns),
                            .top_k = static_cast<std::uint32_t>(plan.top_k),
-                           .key = to_device(plan.key),
-                           .weight = to_device(plan.weight),
-                           .normal = to_device(plan.normalization),
+                           .key = plan.key,
+                           .weight = plan.weight,
+                           .normal = plan.normalization,
                            .groups = static_cast<std::uint32_t>(plan.groups),
                            .chosen_groups = static_cast<std::uint32_t>(plan.chosen_groups),
                            .adds_two_per_group = plan.adds_two_per_group ? 1U : 0U,

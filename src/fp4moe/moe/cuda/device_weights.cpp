@@ -435,7 +435,6 @@ Result<Done> DeviceWeights::find_row_scales(sm90::LayerParams& layer) {
     const auto launched = device_->launch({.function = *function,
                                            .blocks = layer.experts * matrix->m_blocks,
                                            .threads = sm90::kRowScalesThreads,
-                                           .has_pdl = true,
                                            .params = &params},
                                           staging_->stream());
     if (!launched) return launched.why();

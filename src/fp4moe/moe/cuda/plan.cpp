@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/checked.hpp"
-#include "fp4moe/moe/cuda/device_enums.hpp"
+#include "fp4moe/kernels/cuda/sm90/activate/params.hpp"
 
 namespace fp4moe::moe::cuda {
 namespace {
@@ -43,6 +43,13 @@ constexpr Sm80TileRow kSm80TileRows[] = {{20, sm80::kTileSizes[0]}, {56, sm80::k
 constexpr std::uint32_t kMaxSm80Tile = sm80::kTileSizes[2];
 static_assert(sm80::kTileSizes[0] >= kTileRows[0].tokens);  // of max_tiles
 
+// Quantization has the same keys in the same order, but for the last, which check_quantizing refuses.
+constexpr sm90::Quantization quantization_of(ActivationKey key) {
+  return static_cast<sm90::Quantization>(key);
+}
+static_assert(quantization_of(ActivationKey::nvfp4) == sm90::Quantization::nvfp4 &&
+              quantization_of(ActivationKey::fp8_token) == sm90::Quantization::fp8_token);
+
 Result<Done> check_quantizing(ActivationKey key) {
   if (key != ActivationKey::nvfp4_token) return Done{};
   return usage("cuda.limits", "the kernels have no scale of each token for NVFP4 activations")
@@ -66,7 +73,7 @@ Result<Done> check_limits(const checkpoint::MoeShape& shape) {
 
 // LoRA and one scale per row need a row of h in shared memory.
 Result<Done> check_row_fits(std::uint64_t k_blocks, std::uint64_t rank, std::uint64_t max) {
-  const std::uint64_t bytes = (k_blocks * sm90::kBlockK + 2 * rank) * sizeof(float);
+  const std::uint64_t bytes = sm90::activate_row_bytes(k_blocks, rank);
   if (bytes <= max) return Done{};
   return usage("cuda.limits", "a row of the activation's output does not fit into shared memory")
       .expects(fmt::format("at most {} bytes", max), fmt::format("{}", bytes))
@@ -78,17 +85,26 @@ bool is_fused_act(sm90::Activation act) {
          act == sm90::Activation::silu;
 }
 
-// The epilogue of GEMM1 has three activations, rounds only their result, quantizes in blocks of at
-// most 32 columns (sm80: not at all), and has one input scale for all experts.
+// The epilogue of GEMM1 has three activations, and rounds only their result.
+bool is_epilogue_activation(const sm90::LayerParams& layer) {
+  return layer.is_gated != 0 && is_fused_act(layer.act) &&
+         layer.first == sm90::FirstRounding::none &&
+         layer.middle != sm90::MiddleRounding::gate_and_result;
+}
+
+// E4M3 with a scale for each token or for every 128 columns.
+bool has_wide_fp8_blocks(const sm90::LayerParams& layer) {
+  return layer.quantization == sm90::Quantization::fp8_block128 ||
+         layer.quantization == sm90::Quantization::fp8_token;
+}
+
+// The epilogue quantizes in blocks of at most 32 columns (sm80: not at all), and has one input scale for
+// all experts.
 bool has_fused_activation(const sm90::LayerParams& layer, Family family) {
   const bool has_small_blocks = family == Family::sm80
                                     ? layer.quantization == sm90::Quantization::none
-                                    : layer.quantization != sm90::Quantization::fp8_block128 &&
-                                          layer.quantization != sm90::Quantization::fp8_token;
-  return layer.is_gated != 0 && is_fused_act(layer.act) &&
-         layer.first == sm90::FirstRounding::none &&
-         layer.middle != sm90::MiddleRounding::gate_and_result && has_small_blocks &&
-         layer.input_scales_each == 0;
+                                    : !has_wide_fp8_blocks(layer);
+  return is_epilogue_activation(layer) && has_small_blocks && layer.input_scales_each == 0;
 }
 
 // FP8 tensor cores pay off from these means of assignments of an expert on (docs/cuda-results.md): below,
@@ -97,8 +113,9 @@ constexpr std::uint64_t kMinFp8Mean = 24, kMinFp8BlockMean = 96;
 std::uint64_t min_fp8_mean(const sm90::LayerParams& layer) {
   return layer.quantization == sm90::Quantization::fp8_token ? kMinFp8Mean : kMinFp8BlockMean;
 }
-// Tiles are small up to this one.
+// Tiles are small up to this one. The kernel for block scales has large tiles only.
 constexpr std::uint64_t kSmallFp8Mean = 56;
+static_assert(kMinFp8BlockMean > kSmallFp8Mean);
 std::uint32_t fp8_tile_tokens(const sm90::LayerParams& layer, std::uint64_t assignments) {
   return sm90::grouped_gemm_fp8::kTileSizes[assignments <= layer.experts * kSmallFp8Mean ? 0 : 1];
 }
@@ -147,19 +164,19 @@ Result<sm90::LayerParams> describe(const ExpertsProblem& problem, std::uint64_t 
                            .intermediate = static_cast<std::uint32_t>(shape.intermediate),
                            .is_gated = shape.gated() ? 1U : 0U,
                            .is_nvfp4 = is_nvfp4 ? 1U : 0U,
-                           .act = to_device(problem.activation),
+                           .act = problem.activation,
                            .alpha = static_cast<float>(problem.params.alpha),
                            .beta = static_cast<float>(problem.params.beta),
                            .limit = static_cast<float>(problem.params.limit),
                            .situ_beta = static_cast<float>(problem.params.situ_beta),
                            .situ_linear_beta = static_cast<float>(problem.params.situ_linear_beta),
-                           .first = to_device(numerics.first),
-                           .middle = to_device(numerics.middle),
-                           .second = to_device(numerics.second),
-                           .weight = to_device(numerics.weight),
+                           .first = numerics.first,
+                           .middle = numerics.middle,
+                           .second = numerics.second,
+                           .weight = numerics.weight,
                            .is_sum_rounded = numerics.rounds_sum ? 1U : 0U,
                            .activations_in_bf16 = numerics.activations_in_bf16 ? 1U : 0U,
-                           .quantization = to_device(problem.quantizes),
+                           .quantization = quantization_of(problem.quantizes),
                            .input_scales_each = problem.input_scales.size() > 1 ? 1U : 0U,
                            .hidden_scales_each = problem.hidden_scales.size() > 1 ? 1U : 0U};
   if (problem.quantizes == ActivationKey::fp8_token)
@@ -186,13 +203,13 @@ sm90::LayerParams as_swiglu(sm90::LayerParams layer) {
   return layer;
 }
 
+bool has_fp8_kernels(const sm90::LayerParams& layer, Family family) {
+  return family == Family::sm90 && has_wide_fp8_blocks(layer) && layer.is_nvfp4 == 0 &&
+         is_epilogue_activation(layer) && layer.activations_in_bf16 == 0;
+}
 bool computes_in_fp8(const sm90::LayerParams& layer, Family family) {
-  const bool is_fp8 = layer.quantization == sm90::Quantization::fp8_block128 ||
-                      layer.quantization == sm90::Quantization::fp8_token;
-  return family == Family::sm90 && is_fp8 && layer.w13.row_scales != nullptr &&
-         layer.w2.row_scales != nullptr && layer.is_gated != 0 && is_fused_act(layer.act) &&
-         layer.first == sm90::FirstRounding::none &&
-         layer.middle != sm90::MiddleRounding::gate_and_result && layer.activations_in_bf16 == 0;
+  return has_fp8_kernels(layer, family) && layer.w13.row_scales != nullptr &&
+         layer.w2.row_scales != nullptr;
 }
 
 CallPlan plan_call(const sm90::LayerParams& layer, const CallSize& size, Family family,
@@ -269,7 +286,7 @@ WorkspaceKey workspace_key(const sm90::LayerParams& layer, Family family) {
           .w2_k_blocks = layer.w2.k_blocks,
           .has_fused_activation = has_fused_activation(layer, family),
           .needs_raw = needs_raw(layer),
-          .computes_in_fp8 = computes_in_fp8(layer, family)};
+          .has_fp8_kernels = has_fp8_kernels(layer, family)};
 }
 
 DeviceLimits limits_of(const kernels::cuda::Device& device) {
@@ -329,7 +346,7 @@ Result<WorkspacePlan> plan_workspace(const sm90::LayerParams& layer, const Works
   set(Region::y, std::max(row_bytes(rows, key.w2_m_blocks, 2),
                           row_bytes(max_rows(raw_assignments, key.experts), key.w2_m_blocks, 4)));
   set(Region::h, row_bytes(rows, key.w2_k_blocks, 2));
-  if (key.computes_in_fp8) {
+  if (key.has_fp8_kernels) {
     const auto fp8_bytes = [&](std::uint32_t k_blocks) {
       return rows * sm90::grouped_gemm_fp8::token_blocks(k_blocks) *
              sm90::grouped_gemm_fp8::token_row_bytes(true);

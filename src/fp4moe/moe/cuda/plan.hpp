@@ -61,10 +61,12 @@ struct CallPlan {
 CallPlan plan_call(const sm90::LayerParams& layer, const CallSize& size,
                    Family family = Family::sm90, DeviceLayerOptions options = {});
 
-// True if calls of many tokens run on FP8 tensor cores: MXFP4 weights whose rows fit into E4M3, activations
+// True if there are kernels on FP8 tensor cores for such a layer, whatever its weights: MXFP4, activations
 // in E4M3 with a scale for each token or for every 128 columns, and an activation function that the
 // epilogue of GEMM1 has. h is rounded to bf16 before it is quantized. With one scale for all tokens the
 // kernels for bf16 are as fast: their epilogue quantizes h.
+bool has_fp8_kernels(const sm90::LayerParams& layer, Family family = Family::sm90);
+// True if calls of many tokens use them: every row of the weights fits into E4M3.
 bool computes_in_fp8(const sm90::LayerParams& layer, Family family = Family::sm90);
 
 // Token tiles that the first two work tiles of every block read. Gather fills them, the deferred

@@ -88,5 +88,26 @@ TEST(PlanFp8, WorkspacesHoldTokensAndTheirScales) {
   EXPECT_NE(workspace_key(layer), workspace_key(layer_of(ActivationKey::none)));
 }
 
+// One of two layers of the same sizes may have rows that do not fit into E4M3.
+TEST(PlanFp8, WorkspacesDoNotDependOnTheWeights) {
+  for (const ActivationKey key : {ActivationKey::fp8_token, ActivationKey::fp8_block128}) {
+    const sm90::LayerParams layer = layer_of(key);
+    sm90::LayerParams wide = layer;
+    wide.w2.row_scales = nullptr;
+    EXPECT_TRUE(has_fp8_kernels(wide));
+    EXPECT_FALSE(computes_in_fp8(wide));
+    EXPECT_EQ(workspace_key(layer), workspace_key(wide));
+    const WorkspaceLimits limits{.tokens = 1000, .top_k = 2};
+    const auto plan = plan_workspace(layer, limits, {.blocks = 132});
+    const auto of_wide = plan_workspace(wide, limits, {.blocks = 132});
+    ASSERT_TRUE(plan && of_wide);
+    EXPECT_EQ(plan->at, of_wide->at);
+    EXPECT_EQ(plan->total, of_wide->total);
+  }
+  sm90::LayerParams nvfp4 = layer_of(ActivationKey::fp8_token);
+  nvfp4.is_nvfp4 = 1;
+  EXPECT_FALSE(has_fp8_kernels(nvfp4));
+}
+
 }  // namespace plan_fp8_test
 }  // namespace fp4moe::moe::cuda

@@ -59,12 +59,13 @@ struct WorkspacePlan {
   std::array<std::uint64_t, kRegions> at{}, bytes{};
   std::uint64_t total = 0;
 };
-// The properties of a layer that the regions depend on.
+// The properties of a layer that the regions depend on. No values of weights: layers of the same sizes
+// share a workspace.
 struct WorkspaceKey {
   std::uint32_t experts = 0, hidden = 0;
   std::uint32_t w13_m_blocks = 0, w13_k_blocks = 0;
   std::uint32_t w2_m_blocks = 0, w2_k_blocks = 0;
-  bool has_fused_activation = false, needs_raw = false, computes_in_fp8 = false;
+  bool has_fused_activation = false, needs_raw = false, has_fp8_kernels = false;
 
   friend bool operator==(const WorkspaceKey&, const WorkspaceKey&) = default;
 };

@@ -30,7 +30,7 @@ bool is_trivial(const RouterSetting& setting) {
          advertised_method(setting.config, setting.policy_date);
 }
 
-Method advertised_august(const RouterConfig& config, ConfigEra policy_date) {
+Method advertised_since_august_2026(const RouterConfig& config, ConfigDate policy_date) {
   if (config.scoring == Scoring::sqrtsoftplus)
     return config.renormalize ? Method::deepseek_v4 : Method::unspecified;
   const bool is_sigmoid = config.scoring == Scoring::sigmoid;
@@ -38,14 +38,14 @@ Method advertised_august(const RouterConfig& config, ConfigEra policy_date) {
     if (!is_sigmoid || !config.renormalize) return Method::unspecified;
     if (config.groups > 0) return Method::deepseek_v3;
     // Since release 0.33.0 whatever the factor is.
-    const bool any_scale = policy_date == ConfigEra::vllm_033 || config.scale.value_or(1) == 1;
+    const bool any_scale = policy_date == ConfigDate::vllm_033 || config.scale.value_or(1) == 1;
     return any_scale ? Method::minimax2 : Method::unspecified;
   }
   if (is_sigmoid) return config.renormalize ? Method::sigmoid_renorm : Method::sigmoid;
   return config.renormalize ? Method::renormalize_naive : Method::softmax_topk;
 }
 
-Method advertised_spring(const RouterConfig& config) {
+Method advertised_before_august_2026(const RouterConfig& config) {
   const bool is_sigmoid = config.scoring == Scoring::sigmoid;
   if (config.has_bias)
     return config.groups > 0 && is_sigmoid ? Method::deepseek_v3 : Method::unspecified;
@@ -83,11 +83,12 @@ std::string methods_markdown() {
   return page;
 }
 
-Method advertised_method(const RouterConfig& config, ConfigEra policy_date) {
+Method advertised_method(const RouterConfig& config, ConfigDate policy_date) {
   if (config.has_custom_function)
     return config.is_llama4_function ? Method::llama4 : Method::custom;
-  return policy_date == ConfigEra::spring ? advertised_spring(config)
-                                          : advertised_august(config, policy_date);
+  return policy_date == ConfigDate::before_august_2026
+             ? advertised_before_august_2026(config)
+             : advertised_since_august_2026(config, policy_date);
 }
 
 RouterKind choose_router(const RouterSetting& setting) {

@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/kernels/enums.hpp"
 
 namespace fp4moe::moe::routing {
 
@@ -25,15 +26,8 @@ enum class Method : std::uint8_t {
 };
 // clang-format on
 
-enum class Score : std::uint8_t { logit, softmax, sigmoid, sqrt_softplus, none };
-
-enum class Normalization : std::uint8_t {
-  none,
-  over_sum,      // divided by the sum of the chosen ones, or by 1 where that is not above 0
-  over_sum_eps,  // divided by that sum + 1e-20
-  softmax,       // exp(w) / sum exp(w) of the chosen ones
-  optional,      // over_sum if the options ask for it
-};
+using kernels::Normalization;
+using kernels::Score;
 
 struct MethodRow {
   Method method;
@@ -88,10 +82,10 @@ struct RouterConfig {
 };
 
 // The states of the reference that differ in what they advertise.
-enum class ConfigEra : std::uint8_t { spring, august, vllm_033 };
+enum class ConfigDate : std::uint8_t { before_august_2026, august_2026, vllm_033 };
 
 // The method a configuration advertises to kernels that route themselves.
-Method advertised_method(const RouterConfig& config, ConfigEra policy_date);
+Method advertised_method(const RouterConfig& config, ConfigDate policy_date);
 
 // The reference's router that serves a layer.
 enum class RouterKind : std::uint8_t {
@@ -113,7 +107,7 @@ struct RouterSetting {
   bool has_hash_table = false;
   bool fuses_shared_experts = false;  // ROCm
   bool can_scale_elsewhere = true;    // the scaling factor may move out of the router
-  ConfigEra policy_date = ConfigEra::august;
+  ConfigDate policy_date = ConfigDate::august_2026;
 };
 RouterKind choose_router(const RouterSetting& setting);
 

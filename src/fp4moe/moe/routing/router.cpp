@@ -37,7 +37,7 @@ Result<Done> check_method(const RouterOptions& options) {
                              options.zero_experts, options.shared_experts));
   const std::uint64_t columns = options.experts + options.zero_experts;
   if (options.top_k == 0 || options.top_k > columns)
-    return usage("routing.top_k", "a token's experts are some of them")
+    return usage("routing.top_k", "invalid top_k")
         .expects(fmt::format("1 to {}", columns), std::to_string(options.top_k));
   if (options.method == Method::llama4 && options.top_k != 1)
     return usage("routing.top_k", "Llama4 routes to one expert")
@@ -53,7 +53,7 @@ Result<Done> check_groups(const RouterOptions& options) {
         .try_this("Use DeepSeekV3, SoftmaxBias or GroupedSoftmax");
   if (!groups_apply(options, columns)) return Done{};
   if (options.chosen_groups == 0 || options.chosen_groups > options.groups)
-    return usage("routing.groups", "a token's groups are some of them")
+    return usage("routing.groups", "invalid number of chosen groups")
         .expects(fmt::format("1 to {}", options.groups), std::to_string(options.chosen_groups));
   const std::uint64_t reachable = options.chosen_groups * (columns / options.groups);
   if (options.top_k > reachable)
@@ -75,11 +75,11 @@ Result<Done> check_numbers(const RouterOptions& options) {
           .expects(std::to_string(columns), std::to_string(options.bias.size()));
     const auto wild = std::ranges::find_if(options.bias, [](float b) { return !std::isfinite(b); });
     if (wild != options.bias.end())
-      return usage("routing.bias", "the correction bias is finite")
+      return usage("routing.bias", "correction bias is not finite")
           .expects("a number", fmt::format("{} for expert {}", *wild, wild - options.bias.begin()));
   }
   if (!std::isfinite(options.scale) || options.scale <= 0)
-    return usage("routing.scale", "the scaling factor is a positive number")
+    return usage("routing.scale", "invalid scaling factor")
         .expects("more than 0", fmt::format("{}", options.scale));
   if (options.scale != 1 && !options.scale_on_output && !method.takes_scale)
     return usage("routing.scale", fmt::format("{} does not scale its weights", method.name))

@@ -449,7 +449,7 @@ TEST(Methods, HaveNamesOfTheirOwn) {
 TEST(Methods, ConfigurationsAdvertiseThem) {
   struct Case {
     RouterConfig config;
-    Method august, spring;
+    Method august_2026, before;
   };
   const auto softmax = [](bool renormalize) { return RouterConfig{.renormalize = renormalize}; };
   const auto sigmoid = [](RouterConfig config) {
@@ -477,12 +477,14 @@ TEST(Methods, ConfigurationsAdvertiseThem) {
       {{.has_custom_function = true, .is_llama4_function = true}, Method::llama4, Method::llama4},
   };
   for (const Case& one : cases) {
-    EXPECT_EQ(advertised_method(one.config, ConfigEra::august), one.august) << &one - cases;
-    EXPECT_EQ(advertised_method(one.config, ConfigEra::spring), one.spring) << &one - cases;
+    EXPECT_EQ(advertised_method(one.config, ConfigDate::august_2026), one.august_2026)
+        << &one - cases;
+    EXPECT_EQ(advertised_method(one.config, ConfigDate::before_august_2026), one.before)
+        << &one - cases;
   }
   const RouterConfig scaled = sigmoid({.has_bias = true, .scale = 2.5});
-  EXPECT_EQ(advertised_method(scaled, ConfigEra::vllm_033), Method::minimax2);
-  EXPECT_EQ(advertised_method(softmax(true), ConfigEra::vllm_033), Method::renormalize_naive);
+  EXPECT_EQ(advertised_method(scaled, ConfigDate::vllm_033), Method::minimax2);
+  EXPECT_EQ(advertised_method(softmax(true), ConfigDate::vllm_033), Method::renormalize_naive);
 }
 
 TEST(Methods, TheFirstRouterThatMatchesServes) {

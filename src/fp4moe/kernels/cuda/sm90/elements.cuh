@@ -68,11 +68,11 @@ __device__ inline float round_to_e4m3(float x) {
 #ifdef FP4MOE_HAS_E4M3
   return from_f16(cvt_e4m3_f16(x));
 #else
-  constexpr std::uint32_t kLeast = 0x3C800000u;  // 2^-6, the smallest normal number
-  constexpr float kTimes = 1.5f * 1048576.0f;    // times the power of two: 1.5 * 2^23 steps
+  constexpr std::uint32_t kMinNormal = 0x3C800000u;  // 2^-6
+  constexpr float kTimes = 1.5f * 1048576.0f;        // times the power of two: 1.5 * 2^23 steps
   if (is_nan(x)) return x;
   const float size = fminf(fabsf(x), 448.0f);
-  const float power = __uint_as_float(max(__float_as_uint(size), kLeast) & kInfinityBits);
+  const float power = __uint_as_float(max(__float_as_uint(size), kMinNormal) & kInfinityBits);
   return copysignf(__fmaf_rn(power, -kTimes, __fmaf_rn(power, kTimes, size)), x);
 #endif
 }

@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "fp4moe/kernels/cuda/device_lora.hpp"
+#include "fp4moe/kernels/enums.hpp"
 
 namespace fp4moe::kernels::cuda::sm90 {
 
@@ -35,23 +36,16 @@ constexpr std::uint32_t weight_tile_bytes(bool is_nvfp4) {
 
 enum class ElementType : std::uint32_t { bf16, f16, f32 };
 
-// The enumerators of moe::Activation, in their order. The same holds for the enumerations below;
-// moe/cuda/device_enums.hpp checks it.
-enum class Activation : std::uint32_t {
-  swigluoai,
-  swigluoai_uninterleave,
-  silu,
-  gelu,
-  gelu_tanh,
-  swiglustep,
-  situ,
-  relu2_no_mul,
-  silu_no_mul,
-  gelu_no_mul,
-  gelu_tanh_no_mul,
-};
+using kernels::Activation;
+using kernels::FirstRounding;
+using kernels::MiddleRounding;
+using kernels::Normalization;
+using kernels::OutputForm;
+using kernels::Score;
+using kernels::SecondRounding;
+using kernels::WeightRounding;
 
-// oracle::ActivationKey
+// The enumerators of oracle::ActivationKey that kernels have, in their order.
 enum class Quantization : std::uint32_t {
   none,
   mxfp8,
@@ -61,19 +55,6 @@ enum class Quantization : std::uint32_t {
   fp8_block128,
   fp8_token
 };
-
-// moe/numerics.hpp
-enum class FirstRounding : std::uint32_t { none, sum, steps };
-enum class MiddleRounding : std::uint32_t { none, result, gate_and_result };
-enum class SecondRounding : std::uint32_t { none, weighted, unweighted, steps };
-enum class WeightRounding : std::uint32_t { none, bf16, bf16_with_global };
-
-// moe/routing/method.hpp, without `none` and `optional`
-enum class Score : std::uint32_t { logit, softmax, sigmoid, sqrt_softplus };
-enum class Normalization : std::uint32_t { none, over_sum, over_sum_eps, softmax };
-
-// moe/exchange.hpp
-enum class OutputForm : std::uint32_t { summed, assignments, batches };
 
 // Rows of device memory, `stride` elements apart.
 struct ConstDeviceRows {

@@ -162,7 +162,7 @@ __device__ inline Vec8 quantize_dequantize_columns(const LayerParams& layer, std
 // The locations of the Vec8s of one row in its token tile, see routing_tables.hpp.
 struct TileRowAddress {
   std::uint64_t row = 0;             // bytes from the first tile
-  std::uint32_t k_block_stride = 0;  // bytes, a multiple of 1024; 0: the row is nowhere
+  std::uint32_t k_block_stride = 0;  // bytes, a multiple of 8; 0: the row is nowhere
   std::uint32_t swizzle = 0;         // r % 8
 
   __device__ std::uint64_t of(std::uint32_t vec) const {

@@ -19,7 +19,7 @@
 
 namespace fp4moe::kernels::cuda::sm80::grouped_gemm {
 
-// Copies the tokens of a tile into the stages. Padding rows are left out: nobody reads their output.
+// Copies the tokens of a tile into the stages. Padding rows are skipped: their output is not read.
 // `tokens`: max of the kernel; `groups`: row groups of the tile.
 template <int tokens, int groups>
 class FewTokensLoader {
@@ -62,8 +62,8 @@ class FewTokensLoader {
 
 // Half a K block, 32 columns: two k steps of mma.sync. `tokens`: what the lane gives ldmatrix.
 template <int half, int groups, class Format>
-__device__ inline void multiply_half(const sm90::LaneWeights<Format>& weights, std::uint32_t tokens,
-                                     float* sums) {
+__device__ inline void mma_half(const sm90::LaneWeights<Format>& weights, std::uint32_t tokens,
+                                float* sums) {
   const sm90::AFragment first = weights.template dequantize_step<2 * half>();
   const sm90::AFragment second = weights.template dequantize_step<2 * half + 1>();
 #pragma unroll
@@ -83,7 +83,7 @@ __device__ inline void multiply_half(const sm90::LaneWeights<Format>& weights, s
 
 // All columns of a work tile. All threads of the block call.
 template <class Format, int tokens, int groups>
-__device__ inline void multiply_row_groups(const GroupedGemmParams& p, const WarpTile& of,
+__device__ inline void mainloop_row_groups(const GroupedGemmParams& p, const WarpTile& of,
                                            std::uint32_t shared, float* sums) {
   using Loader = FewTokensLoader<tokens, groups>;
   constexpr std::uint32_t kDepth = 8, kStageKBlocks = stage_k_blocks(tokens);
@@ -128,8 +128,8 @@ __device__ inline void multiply_row_groups(const GroupedGemmParams& p, const War
         operands.load_tokens(k_block, row);
         operands.mma_prescaled(sums);
       } else {
-        multiply_half<0, groups>(weights[i], k_block + row, sums);
-        multiply_half<1, groups>(weights[i], k_block + (row ^ 64), sums);
+        mma_half<0, groups>(weights[i], k_block + row, sums);
+        mma_half<1, groups>(weights[i], k_block + (row ^ 64), sums);
       }
       if (first + kDepth + i < k_blocks) load_weights(i, kDepth + i);
     }
@@ -139,12 +139,12 @@ __device__ inline void multiply_row_groups(const GroupedGemmParams& p, const War
 }
 
 template <class Format, int tokens, int groups = 1>
-__device__ inline void multiply_few_tokens(const GroupedGemmParams& p, const WarpTile& of,
+__device__ inline void mainloop_few_tokens(const GroupedGemmParams& p, const WarpTile& of,
                                            std::uint32_t shared, float* sums) {
   if constexpr (groups * sm90::kRowGroup < tokens)
     if (of.tile.rows != groups * sm90::kRowGroup)
-      return multiply_few_tokens<Format, tokens, groups + 1>(p, of, shared, sums);
-  multiply_row_groups<Format, tokens, groups>(p, of, shared, sums);
+      return mainloop_few_tokens<Format, tokens, groups + 1>(p, of, shared, sums);
+  mainloop_row_groups<Format, tokens, groups>(p, of, shared, sums);
 }
 
 }  // namespace fp4moe::kernels::cuda::sm80::grouped_gemm

@@ -105,7 +105,7 @@ class Loader {
 // Half a K block, 32 columns: two k steps of mma.sync. `tokens`: address of the K block; `row`: what
 // the lane gives ldmatrix of eight tokens.
 template <class C, int half>
-__device__ inline void multiply_columns(
+__device__ inline void mma_columns(
     const sm90::LaneWeights<typename C::Format> (&weights)[C::kFragments], std::uint32_t tokens,
     std::uint32_t row, std::uint32_t groups, typename C::Sums& sums) {
   sm90::AFragment a[C::kFragments][2];
@@ -135,8 +135,8 @@ __device__ inline void multiply_columns(
 }
 
 template <class C>
-__device__ inline void multiply_k_block(const WarpTile& of, std::uint32_t k_block,
-                                        typename C::Sums& sums) {
+__device__ inline void mma_k_block(const WarpTile& of, std::uint32_t k_block,
+                                   typename C::Sums& sums) {
   using Format = typename C::Format;
   sm90::LaneWeights<Format> weights[C::kFragments];
 #pragma unroll
@@ -147,13 +147,13 @@ __device__ inline void multiply_k_block(const WarpTile& of, std::uint32_t k_bloc
   }
   const std::uint32_t row = sm90::ldmatrix_row_offset(of.lane);
   const std::uint32_t groups = of.tile.rows / sm90::kRowGroup;
-  multiply_columns<C, 0>(weights, k_block, row, groups, sums);
-  multiply_columns<C, 1>(weights, k_block, row, groups, sums);
+  mma_columns<C, 0>(weights, k_block, row, groups, sums);
+  mma_columns<C, 1>(weights, k_block, row, groups, sums);
 }
 
 // All columns of a work tile. All threads of the block call.
 template <class C>
-__device__ inline void multiply(const GroupedGemmParams& p, const WarpTile& of,
+__device__ inline void mainloop(const GroupedGemmParams& p, const WarpTile& of,
                                 std::uint32_t shared, typename C::Sums& sums) {
   const std::uint32_t k_blocks = p.gemm.matrix.k_blocks, stages = p.stages;
   Loader<C> loader(p.gemm, of, stages);
@@ -169,7 +169,7 @@ __device__ inline void multiply(const GroupedGemmParams& p, const WarpTile& of,
 #pragma unroll
       for (std::uint32_t i = 0; i < C::kStageKBlocks; ++i)
         if (first + i < k_blocks)
-          multiply_k_block<C>(of, stage + i * C::storage().k_block_bytes(), sums);
+          mma_k_block<C>(of, stage + i * C::storage().k_block_bytes(), sums);
     }
     index = index + 1 == stages ? 0 : index + 1;
   }
@@ -197,9 +197,9 @@ __device__ inline void run(const GroupedGemmParams& p) {
     const RowFactors<C::kFragments> factors(p.gemm, of);
     typename C::Sums sums{};
     if constexpr (C::kIsFew)
-      multiply_few_tokens<typename C::Format, C::kTokens>(p, of, shared, &sums.of[0][0][0]);
+      mainloop_few_tokens<typename C::Format, C::kTokens>(p, of, shared, &sums.of[0][0][0]);
     else
-      multiply<C>(p, of, shared, sums);
+      mainloop<C>(p, of, shared, sums);
     if (of.has_rows) store(p.gemm, of, factors, sums);
     work += gridDim.x;
     index = work / work_tiles;

@@ -27,10 +27,13 @@ constexpr std::uint32_t activate_blocks(std::uint64_t max_rows, std::uint32_t sm
 constexpr bool activate_needs_whole_rows(const LayerParams& layer, const LoraParams& lora) {
   return lora.pairs != nullptr || layer.quantization == Quantization::fp8_token;
 }
-// A row of h, A_gate x and A_up x.
+// A row of h, A_gate x and A_up x. `k_blocks`: of w2.
+constexpr std::uint64_t activate_row_bytes(std::uint64_t k_blocks, std::uint64_t rank) {
+  return sizeof(float) * (k_blocks * kBlockK + 2 * rank);
+}
 constexpr std::uint32_t activate_shared_bytes(const LayerParams& layer, const LoraParams& lora) {
   if (!activate_needs_whole_rows(layer, lora)) return 0;
-  return 4 * (layer.w2.k_blocks * kBlockK + 2 * lora.max_rank);
+  return static_cast<std::uint32_t>(activate_row_bytes(layer.w2.k_blocks, lora.max_rank));
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90

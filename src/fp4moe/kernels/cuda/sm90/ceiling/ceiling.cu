@@ -1,5 +1,13 @@
 // The ceilings of the device: read bandwidth, and tensor core throughput with random numbers. Zeros or
 // equal numbers would take less power and give higher clocks.
+//
+//   kernel, role                                                                               time ─►
+//
+//   read: every thread         8 loads of 16 bytes ─► xor ─► 8 loads ─► xor ─► ...
+//
+//   rate: all threads          noise ─► tokens in shared memory ─┐ __syncthreads
+//         warpgroups (4)       noise ─► weights in registers     ▼ wgmma x 4 ─► wait ─► wgmma x 4 ─► ...
+//   rate, sm80: warps (16)     noise ─► weights and tokens in registers ─► mma.sync x 64 ─► ...
 #include "fp4moe/kernels/cuda/sm90/ceiling/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 #ifndef FP4MOE_SM80

@@ -87,9 +87,8 @@ struct StageTokens {
 };
 // The K blocks of a warpgroup in a stage: two if the stage `is_full`.
 template <class Format, bool is_full>
-__device__ inline void multiply_stage(const DecodeParams& p, const Block& block, MathWarp& me,
-                                      const StageTokens& tokens,
-                                      float (&sums)[kDecodeTileTokens / 2]) {
+__device__ inline void mma_stage(const DecodeParams& p, const Block& block, MathWarp& me,
+                                 const StageTokens& tokens, float (&sums)[kDecodeTileTokens / 2]) {
   static_assert(Storage::kStageKBlocks == 2 * kMathWarpgroups);
   MmaOperands<Format, 1> now, next;
   mbarrier_wait(shared_address(&block.header.full[me.stage.index]), me.stage.phase);
@@ -115,8 +114,8 @@ __device__ inline void multiply_stage(const DecodeParams& p, const Block& block,
 
 // One work range. `tile_and_row`: rows of the token tile, and the offset of this lane's row.
 template <class Format>
-__device__ inline void multiply(const DecodeParams& p, const Block& block, MathWarp& me,
-                                const WorkRange& range, uint2 tile_and_row) {
+__device__ inline void mma_range(const DecodeParams& p, const Block& block, MathWarp& me,
+                                 const WorkRange& range, uint2 tile_and_row) {
   const std::uint32_t k_block_bytes = tile_and_row.x * 128, row = tile_and_row.y;
   float sums[kDecodeTileTokens / 2];
 #pragma unroll
@@ -124,11 +123,10 @@ __device__ inline void multiply(const DecodeParams& p, const Block& block, MathW
   std::uint32_t tokens = block.tokens + (range.first + me.warpgroup) * k_block_bytes,
                 left = range.count;
   for (; left >= Storage::kStageKBlocks; left -= Storage::kStageKBlocks) {
-    multiply_stage<Format, true>(p, block, me, {tokens, row, k_block_bytes, left}, sums);
+    mma_stage<Format, true>(p, block, me, {tokens, row, k_block_bytes, left}, sums);
     tokens += Storage::kStageKBlocks * k_block_bytes;
   }
-  if (left > 0)
-    multiply_stage<Format, false>(p, block, me, {tokens, row, k_block_bytes, left}, sums);
+  if (left > 0) mma_stage<Format, false>(p, block, me, {tokens, row, k_block_bytes, left}, sums);
   mbarrier_wait(shared_address(&block.header.partials_empty[me.buffer.index]), me.buffer.phase ^ 1);
   float* to =
       block.partials +
@@ -144,8 +142,8 @@ __device__ inline void multiply(const DecodeParams& p, const Block& block, MathW
 }
 
 template <class Format>
-__device__ void multiply_share(const DecodeParams& p, const Block& block, const StreamK& gemm1,
-                               std::uint32_t batches) {
+__device__ void mma_share(const DecodeParams& p, const Block& block, const StreamK& gemm1,
+                          std::uint32_t batches) {
   const DecodeHeader& header = block.header;
   const std::uint32_t lane = threadIdx.x % 32, warp = warp_uniform(threadIdx.x / 32);
   MathWarp me{warp / 4, warp % 4, lane, {}, {}};
@@ -154,13 +152,13 @@ __device__ void multiply_share(const DecodeParams& p, const Block& block, const 
     // The tile holds all tokens; the batch's are anywhere in it. Columns beyond repeat the first.
     const std::uint32_t i = lane % 8 < header.tokens[range.batch] ? lane % 8 : 0;
     const std::uint32_t token = header.assignment(range.batch, i) / p.call.top_k;
-    multiply<Format>(p, block, me, range, {p.tile_tokens, token_row_offset(lane, token)});
+    mma_range<Format>(p, block, me, range, {p.tile_tokens, token_row_offset(lane, token)});
   }
   std::uint32_t filled = ~0u;
   for (WorkRanges all(StreamK(p.layer.w2, batches)); all.next(range);) {
     if (range.batch != filled) fill_hidden(p, block, range.batch);
     filled = range.batch;
-    multiply<Format>(p, block, me, range, {kDecodeTileTokens, token_row_offset(lane, lane % 8)});
+    mma_range<Format>(p, block, me, range, {kDecodeTileTokens, token_row_offset(lane, lane % 8)});
   }
   if (filled == ~0u) named_barrier_sync(kWorkersBarrier, kWorkers);
 }
@@ -185,16 +183,16 @@ __device__ inline void count_launch(const DecodeParams& p, std::uint32_t epoch) 
 // `p`: a specialization of `given`, the kernel's parameters.
 template <class Format>
 __device__ void run(const DecodeParams& p, const DecodeParams& given) {
-  // Shared memory. Swizzled tokens need multiples of 1024; kHeaderBytes contains the gap.
-  extern __shared__ __align__(1024) std::uint8_t bytes[];
+  // Shared memory. Swizzled tokens need the alignment; kHeaderBytes contains the gap.
+  extern __shared__ __align__(Storage::kAlignment) std::uint8_t bytes[];
   DecodeHeader& header = *reinterpret_cast<DecodeHeader*>(bytes);
-  const std::uint32_t tile_bytes =  // Storage::token_tile_bytes
-      max(p.tile_tokens * p.layer.w13.k_blocks, kDecodeTileTokens * p.layer.w2.k_blocks) *
-      kBlockRowBytes;
-  const std::uint32_t ring_bytes = p.stages * Storage::kStageKBlocks * Format::kTileBytes;
+  const Storage storage{
+      Storage::token_tile_bytes(p.tile_tokens, p.layer.w13.k_blocks, p.layer.w2.k_blocks),
+      Format::kTileBytes};
+  const std::uint32_t ring_bytes = p.stages * storage.stage_bytes();
   const std::uint32_t begin = shared_address(bytes);
-  const std::uint32_t tokens = (begin + sizeof(DecodeHeader) + 1023) & ~1023u;
-  std::uint8_t* ring = bytes + (tokens - begin) + tile_bytes;
+  const std::uint32_t tokens = Storage::aligned(begin + sizeof(DecodeHeader));
+  std::uint8_t* ring = bytes + (tokens - begin) + storage.token_bytes;
   pdl_launch_dependents();
   prefetch_params(given);
 
@@ -219,7 +217,7 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
   pdl_wait();
   const Block block{header,
                     tokens,
-                    tokens + tile_bytes,
+                    tokens + storage.token_bytes,
                     reinterpret_cast<float*>(ring + ring_bytes),
                     p.counters[0] + 1,
                     kIsPrescaled<Format>};
@@ -280,7 +278,7 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
     } else {
       if (!epilogue_routes && routers.index < count)
         named_barrier_arrive(kRouterWeightsBarrier, kEpilogueThreads + count * 32);
-      multiply_share<Format>(p, block, gemm1, batches);
+      mma_share<Format>(p, block, gemm1, batches);
     }
     combine.run();
   }

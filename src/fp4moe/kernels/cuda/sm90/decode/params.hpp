@@ -86,11 +86,14 @@ struct DecodeSharedStorage {
   static constexpr std::uint32_t kPartialBytes =
       2 * kDecodeMathWarpgroups * kPartialStride * kDecodeTileTokens * 4;
 
+  // The first multiple of the alignment from `address` on.
+  static constexpr std::uint32_t aligned(std::uint32_t address) {
+    return (address + kAlignment - 1) / kAlignment * kAlignment;
+  }
   // `x_blocks` and `h_blocks`: K blocks of GEMM1 and GEMM2.
   static constexpr std::uint32_t token_tile_bytes(std::uint32_t tile_tokens, std::uint32_t x_blocks,
                                                   std::uint32_t h_blocks) {
-    const std::uint32_t x = tile_tokens * x_blocks, h = kDecodeTileTokens * h_blocks;
-    return (x > h ? x : h) * kBlockRowBytes;
+    return std::max(tile_tokens * x_blocks, kDecodeTileTokens * h_blocks) * kBlockRowBytes;
   }
   constexpr std::uint32_t stage_bytes() const { return kStageKBlocks * tile_bytes; }
   constexpr std::uint32_t bytes(std::uint32_t stages) const {

@@ -121,14 +121,7 @@ extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
   extern __shared__ __align__(16) std::uint32_t shared[];
   prefetch_params(p);
   const GatherTables tables(shared, p.layer.experts, p.tables.rank_of_assignment);
-  pdl_wait();
-  scan_all_experts(p, tables, [&](std::uint32_t expert) { return assignments_of(p, expert); });
-  if (blockIdx.x == 0) {
-    write_tiles(p, tables.experts);
-    __threadfence();
-    __syncthreads();
-  }
-  pdl_launch_dependents();  // the GEMM reads the tiles before its pdl_wait
+  begin_tables(p, tables);
   const GatherItems items(p);
   gather_rows(p, tables, items, [&](std::uint32_t item) { return items.load(p, item); });
 }
@@ -150,7 +143,7 @@ struct RoutedAssignments {
     weights = reinterpret_cast<float*>(shared + offsets.weights);
     scratch = reinterpret_cast<float*>(shared + offsets.scratch);
   }
-  // Of the first `end` assignments, a multiple of 4, those of `expert`.
+  // The number of assignments of `expert` among the first `end`, a multiple of 4.
   __device__ std::uint32_t count(std::uint32_t end, std::int32_t expert) const {
     std::uint32_t found = 0;
 #pragma unroll 4

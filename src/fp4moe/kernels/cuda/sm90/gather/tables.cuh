@@ -1,5 +1,5 @@
-// What every kernel that lays out tokens does first: each block computes the prefix sums over experts
-// for itself, and writes the tables of its assignments; the first block writes all tiles.
+// The tables of token tiles. Each block computes the prefix sums over experts and writes the tables of its
+// assignments; the first block writes all tiles.
 #pragma once
 #include <cstdint>
 
@@ -43,6 +43,18 @@ __device__ inline void write_tiles(const GatherParams& p, const ExpertTables& ex
   for (std::uint32_t i = threadIdx.x; i < tiles; i += kGatherThreads)
     p.tables.tiles[i] = make_tile(experts, find_expert(experts.first_tile, p.layer.experts, i), i);
   if (threadIdx.x == 0) p.tables.tile_count[0] = tiles;
+}
+
+// The begin of a kernel that lays out tokens. All threads of the block call.
+__device__ inline void begin_tables(const GatherParams& p, const GatherTables& to) {
+  pdl_wait();
+  scan_all_experts(p, to, [&](std::uint32_t expert) { return assignments_of(p, expert); });
+  if (blockIdx.x == 0) {
+    write_tiles(p, to.experts);
+    __threadfence();
+    __syncthreads();
+  }
+  pdl_launch_dependents();  // the GEMM reads the tiles before its pdl_wait
 }
 
 // The destination of a lane's assignment of the token, and its quantization scale.

@@ -41,8 +41,8 @@ __device__ void gather_tokens(const GatherFp8Params& params, const GatherTables&
         for (std::uint32_t i = 0; i < kLaneVecs; ++i) {
           const std::uint32_t column = group * kLaneColumns + i * kVecColumns;
           if (column < p.layer.hidden)
-            result.vecs[i] =
-                ld_global_nc_16(static_cast<const std::uint16_t*>(p.call.x.data) + row + column);
+            result.vecs[i] = ld_global_no_allocate_16(
+                static_cast<const std::uint16_t*>(p.call.x.data) + row + column);
         }
         return result;
       } else {
@@ -85,14 +85,7 @@ extern "C" __global__ void __launch_bounds__(kGatherThreads, 3)
   prefetch_params(params);
   const GatherParams& p = params.gather;
   const GatherTables tables(shared, p.layer.experts, p.tables.rank_of_assignment);
-  pdl_wait();
-  scan_all_experts(p, tables, [&](std::uint32_t expert) { return assignments_of(p, expert); });
-  if (blockIdx.x == 0) {
-    write_tiles(p, tables.experts);
-    __threadfence();
-    __syncthreads();
-  }
-  pdl_launch_dependents();  // the GEMM reads the tiles before its pdl_wait
+  begin_tables(p, tables);
   if (p.layer.quantization == Quantization::fp8_token)
     gather_tokens<Quantization::fp8_token>(params, tables);
   else

@@ -152,8 +152,8 @@ struct MathWarp {
 // At most `left` K blocks of a stage. Up to 16 tokens use mma.sync; more use wgmma: while one
 // warpgroup waits for it, the others dequantize.
 template <class Config, int tokens, int accumulators>
-__device__ inline void multiply_stage(const MathWarp& me, std::uint32_t stage, std::uint32_t left,
-                                      std::uint32_t k_block_bytes, float (&sums)[accumulators]) {
+__device__ inline void mma_stage(const MathWarp& me, std::uint32_t stage, std::uint32_t left,
+                                 std::uint32_t k_block_bytes, float (&sums)[accumulators]) {
   using Format = typename Config::Format;
   const std::uint32_t tiles = stage + me.warpgroup * Config::kStageKBlocks * Format::kTileBytes;
   const std::uint32_t first_tokens = stage + Config::kWeightBytes;
@@ -184,7 +184,7 @@ __device__ inline void multiply_stage(const MathWarp& me, std::uint32_t stage, s
 
 // All K blocks, for `tokens` tokens: each number of tokens has its own loop.
 template <class Config, int tokens, int accumulators>
-__device__ inline void multiply(std::uint32_t k_blocks, std::uint32_t num_stages,
+__device__ inline void mainloop(std::uint32_t k_blocks, std::uint32_t num_stages,
                                 SharedHeader& header, std::uint32_t stages,
                                 std::uint32_t k_block_bytes, MathWarp& me,
                                 float (&sums)[accumulators]) {
@@ -193,7 +193,7 @@ __device__ inline void multiply(std::uint32_t k_blocks, std::uint32_t num_stages
     mbarrier_wait(shared_address(&header.full[me.stage.index]), me.stage.phase);
     // Gathered tokens were written by cp.async.
     if constexpr (tokens > 16 && Config::kGathersTokens) fence_proxy_async();
-    multiply_stage<Config, tokens>(me, stage, left, k_block_bytes, sums);
+    mma_stage<Config, tokens>(me, stage, left, k_block_bytes, sums);
     left -= min(Config::kStageKBlocks, left);
     if (me.lane == 0) mbarrier_arrive(shared_address(&header.empty[me.stage.index]));
     me.stage.advance(num_stages);
@@ -240,11 +240,11 @@ struct TokenCounts<192> {
 };
 
 template <class Config>
-__device__ void multiply_work_tiles(const GroupedGemmParams& params, SharedHeader& header,
-                                    std::uint32_t stages) {
+__device__ void math_warps(const GroupedGemmParams& params, SharedHeader& header,
+                           std::uint32_t stages) {
   const std::uint32_t block_warp = warp_uniform(threadIdx.x / 32);
   MathWarp me{block_warp / 4, block_warp % 4, threadIdx.x % 32, {}};
-  const EpilogueBuffer buffer(stages + params.stages * Config::kStageBytes +
+  const EpilogueBuffer buffer(stages + Config::storage().epilogue(params.stages, 0) +
                               me.warpgroup * SharedStorage::kEpilogueBytes);
   PipelineState queue;
   for (;;) {
@@ -262,10 +262,10 @@ __device__ void multiply_work_tiles(const GroupedGemmParams& params, SharedHeade
     float sums[Config::kTileTokens / 2];
 #pragma unroll
     for (float& sum : sums) sum = 0.0f;
-    const auto multiply_tile = [&]<int... tokens>(std::integer_sequence<int, tokens...>) {
+    const auto mainloop_of_tile = [&]<int... tokens>(std::integer_sequence<int, tokens...>) {
       // The first number of tokens that the tile fits into.
       const bool done = ((max(k_block_bytes, min_bytes) <= tokens * 128 &&
-                          (multiply<Config, tokens>(k_blocks, num_stages, header, stages,
+                          (mainloop<Config, tokens>(k_blocks, num_stages, header, stages,
                                                     k_block_bytes, me, sums),
                            true)) ||
                          ...);
@@ -279,7 +279,7 @@ __device__ void multiply_work_tiles(const GroupedGemmParams& params, SharedHeade
     };
     if (me.warpgroup < m_blocks) {
       fetch_factors(gemm, output_tile(), buffer);
-      multiply_tile(typename TokenCounts<Config::kTileTokens>::type{});
+      mainloop_of_tile(typename TokenCounts<Config::kTileTokens>::type{});
       asm volatile("" ::: "memory");  // reads the work tile again: registers are few in the loop
       store(gemm, output_tile(), buffer, sums);
     } else {
@@ -352,17 +352,27 @@ constexpr Registers registers(int tile_tokens) {
                             : Registers{48, 104};
 }
 
+// The first work tile of a block that does not sort, by the weight loader warp. Makes the scheduler.
+template <class Config>
+__device__ inline void take_first_work(const GroupedGemmParams& p, SharedHeader& header,
+                                       const TileTables& tables, FirstWork& to) {
+  if (threadIdx.x % 32 == 0) to.take(p);
+  header.scheduler.make(p, tables.count, Config::kWarpgroups);
+  to.work = make_work_tile(header.scheduler.tile(warp_uniform(to.number)),
+                           [&](std::uint32_t tile) { return load_tile(tables.tiles, tile); });
+}
+
 // Inlined: after a call the compiler waits for each tensor instruction.
 template <class Config>
 __device__ __forceinline__ void run(const GroupedGemmParams& p) {
-  // Shared memory, from a multiple of 1024 on.
+  // Shared memory.
   extern __shared__ std::uint8_t memory[];
   prefetch_params(p);
-  const std::uint32_t start = (shared_address(memory) + 1023) & ~1023u;
+  const std::uint32_t start = SharedStorage::aligned(shared_address(memory));
   auto& header = *reinterpret_cast<SharedHeader*>(memory + (start - shared_address(memory)));
   const std::uint32_t stages = start + SharedStorage::kHeaderBytes;
 
-  // Barriers.
+  // Barriers. Not a function: the compiler would order the epilogue in another way.
   static_assert(kQueueSize <= kMaxStages);
   if (threadIdx.x < kMaxStages) {
     mbarrier_init(shared_address(&header.full[threadIdx.x]), 1 + Config::kTokenLoaders * 32);
@@ -378,7 +388,7 @@ __device__ __forceinline__ void run(const GroupedGemmParams& p) {
 
   // Sort.
   const std::uint32_t warp = warp_uniform(threadIdx.x / 32);
-  const bool is_weight_loader = warp == Config::last_warp(Role::weight_loader);
+  const bool is_weight_loader = warp == last_warp<Config>(Role::weight_loader);
   const bool is_sorting = Config::kGathersTokens && p.block_sort.experts != 0;
   TileTables tables{p.tables.tiles, 0, nullptr};
   FirstWork first;
@@ -387,16 +397,12 @@ __device__ __forceinline__ void run(const GroupedGemmParams& p) {
     tables = start_first.run(memory + (stages - shared_address(memory)) + Config::kStageBytes);
 
   // Roles.
-  if (warp > Config::last_warp(Role::math)) {
+  if (warp > last_warp<Config>(Role::math)) {
     if constexpr (Config::kTileTokens > 32) setmaxnreg_dec<registers(Config::kTileTokens).load>();
     if (is_weight_loader) {
       if (!is_sorting) {
         tables.count = __ldcg(p.tables.tile_count);
-        if (threadIdx.x % 32 == 0) first.take(p);
-        header.scheduler.make(p, tables.count, Config::kWarpgroups);
-        first.work =
-            make_work_tile(header.scheduler.tile(warp_uniform(first.number)),
-                           [&](std::uint32_t tile) { return load_tile(tables.tiles, tile); });
+        take_first_work<Config>(p, header, tables, first);
       }
       return load_weights<Config>(p, tables, first, header, stages, is_sorting);
     }
@@ -404,21 +410,20 @@ __device__ __forceinline__ void run(const GroupedGemmParams& p) {
       pdl_wait();
       pdl_launch_dependents();  // combine reads tables that all kernels before this one wrote
     }
-    if (warp <= Config::last_warp(Role::token_loader)) {
+    if (warp <= last_warp<Config>(Role::token_loader)) {
       if (is_sorting) start_first.wait_for_tokens();
       TokenLoader<Config>(p, tables, header, stages, warp - Config::kMathWarps - 1).run();
-    } else if (warp == Config::last_warp(Role::completion_signal)) {
+    } else if (warp == last_warp<Config>(Role::completion_signal)) {
       if (threadIdx.x % 32 == 0) CompletionSignal(p, header).run();
     } else if constexpr (!Config::kGathersTokens) {  // Role::deferred_gather
       DeferredGather<static_cast<int>(Config::storage().deferred_k_blocks())>(
-          p, stages + (p.stages * Config::kStageBytes +
-                       Config::kWarpgroups * SharedStorage::kEpilogueBytes))
+          p, stages + Config::storage().deferred(p.stages))
           .run();
     }
   } else {
     if constexpr (Config::kTileTokens > 32) setmaxnreg_inc<registers(Config::kTileTokens).math>();
     if (is_sorting) start_first.send_other_tokens();
-    multiply_work_tiles<Config>(p, header, stages);
+    math_warps<Config>(p, header, stages);
   }
 }
 

@@ -46,9 +46,13 @@ struct SharedStorage {
   static constexpr std::uint32_t kEpilogueBytes = kEpilogueTokenBytes + 512;
   static constexpr std::uint32_t kDeferredBlockBytes = kRowGroup * kBlockRowBytes;
 
+  // The first multiple of the alignment from `address` on.
+  static constexpr std::uint32_t aligned(std::uint32_t address) {
+    return (address + kAlignment - 1) / kAlignment * kAlignment;
+  }
   constexpr std::uint32_t weight_bytes() const {
     const std::uint32_t tiles = stage_k_blocks(tile_tokens) * math_warpgroups(tile_tokens);
-    return (tiles * weight_tile_bytes(is_nvfp4) + kAlignment - 1) / kAlignment * kAlignment;
+    return aligned(tiles * weight_tile_bytes(is_nvfp4));
   }
   constexpr std::uint32_t stage_bytes() const {
     return weight_bytes() + stage_k_blocks(tile_tokens) * tile_tokens * kBlockRowBytes;

@@ -13,7 +13,7 @@ namespace fp4moe::kernels::cuda::sm90::grouped_gemm {
 inline constexpr std::uint32_t kEpilogueBarrier = 1;  // and one for each further warpgroup
 inline constexpr std::uint32_t kFirstTokensBarrier = kEpilogueBarrier + kMathWarpgroups;
 
-// The role of a warp.
+// The role of a warp. Roles have neighbouring warps, in their order.
 enum class Role : std::uint32_t {
   math,               // all warps of the math warpgroups
   weight_loader,      // 1 warp
@@ -21,6 +21,15 @@ enum class Role : std::uint32_t {
   deferred_gather,    // 1 warp where tokens are not gathered, else none
   completion_signal,  // 1 lane of 1 warp
 };
+inline constexpr std::uint32_t kRoles = 5;
+// The last warp of a role. Config::kRoleWarps: the number of warps of each.
+template <class Config>
+consteval std::uint32_t last_warp(Role role) {
+  std::uint32_t end = 0;
+  for (std::uint32_t i = 0; i <= static_cast<std::uint32_t>(role); ++i)
+    end += Config::kRoleWarps[i];
+  return end - 1;
+}
 
 // The kernel for token tiles of at most `tokens` tokens.
 template <class WeightFormat, int tokens>
@@ -38,25 +47,11 @@ struct Config {
   static constexpr std::uint32_t kMathWarps = kWarpgroups * 4;
   static constexpr bool kGathersTokens = tokens <= kMaxGatheredTokens;
   static constexpr std::uint32_t kTokenLoaders = kGathersTokens ? 2 : 1;
+  static constexpr std::uint32_t kRoleWarps[kRoles] = {kMathWarps, 1, kTokenLoaders,
+                                                       kGathersTokens ? 0 : 1, 1};
   static constexpr bool kIsPrescaled = activation_prescale(tokens, Format::kIsNvfp4) != 1.0f;
 
   __device__ static constexpr SharedStorage storage() { return {tokens, Format::kIsNvfp4}; }
-  // The last warp of a role. Roles have neighbouring warps, in their order.
-  static consteval std::uint32_t last_warp(Role role) {
-    switch (role) {
-      case Role::math:
-        return kMathWarps - 1;
-      case Role::weight_loader:
-        return kMathWarps;
-      case Role::token_loader:
-        return kMathWarps + kTokenLoaders;
-      case Role::deferred_gather:
-        return kMathWarps + 2;
-      case Role::completion_signal:
-        return kMathWarps + 3;
-    }
-    return 0;
-  }
 };
 
 // Neighbouring M blocks of one token tile, at most one for each math warpgroup. No M blocks: there is

@@ -59,7 +59,7 @@ struct RowTables {
       : g(tables + (kLargestEntry - largest) * 8), g8(tables + (kLargestEntry - largest8) * 8) {}
 };
 
-// What multiplies the sums of a row.
+// The factor of a row's sums.
 __device__ inline float row_factor(std::uint32_t largest) {
   return __uint_as_float((127u + largest - 259u) << 23);
 }

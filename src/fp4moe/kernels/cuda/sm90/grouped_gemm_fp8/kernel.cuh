@@ -46,9 +46,11 @@ struct Fp8Config {
   static constexpr std::uint32_t kMathWarps = kWarpgroups * 4;
   static constexpr bool kGathersTokens = false;
   static constexpr std::uint32_t kTokenLoaders = 1;
+  static constexpr std::uint32_t kRoleWarps[grouped_gemm::kRoles] = {kMathWarps, 1, kTokenLoaders,
+                                                                     0, 1};
+
+  __device__ static constexpr Fp8SharedStorage storage() { return {tokens, block_scales}; }
 };
-static_assert(sizeof(SharedHeader) <= Fp8SharedStorage::kHeaderBytes);
-static_assert(Fp8SharedStorage::kEpilogueScales == sm90::SharedStorage::kEpilogueBytes);
 
 // Numbers of tokens that have a loop.
 template <int tile_tokens>
@@ -138,8 +140,8 @@ class StageLoop {
     wait_for_next();
     StageWeights even = dequantize_next();
     wait_for_next();
-    for (; count > 2; count -= 2) multiply_two<true>(even, sums);
-    if (count == 2) return multiply_two<false>(even, sums);
+    for (; count > 2; count -= 2) mma_two<true>(even, sums);
+    if (count == 2) return mma_two<false>(even, sums);
     float stage_sums[tokens / 2];
     start<false>(even, stage_sums);
     finish(even, sums, stage_sums);
@@ -148,7 +150,7 @@ class StageLoop {
  private:
   // Two stages. `even`: the weights of the first, and then of the one after both.
   template <bool has_next, int accumulators>
-  __device__ __forceinline__ void multiply_two(StageWeights& even, float (&sums)[accumulators]) {
+  __device__ __forceinline__ void mma_two(StageWeights& even, float (&sums)[accumulators]) {
     StageWeights odd;
     float stage_sums[tokens / 2];
     start<false>(even, stage_sums);
@@ -228,10 +230,10 @@ class StageLoop {
 
 // With the loop of the first number of tokens that the tile fits into.
 template <class Config, int accumulators, int... tokens>
-__device__ __forceinline__ void multiply_tile(const StageRing& ring, std::uint32_t count,
-                                              std::uint32_t rows, const RowTables& tables,
-                                              MathWarp& me, float (&sums)[accumulators],
-                                              std::integer_sequence<int, tokens...>) {
+__device__ __forceinline__ void mainloop(const StageRing& ring, std::uint32_t count,
+                                         std::uint32_t rows, const RowTables& tables, MathWarp& me,
+                                         float (&sums)[accumulators],
+                                         std::integer_sequence<int, tokens...>) {
   const bool done = ((rows <= tokens &&
                       (StageLoop<Config, tokens>(ring, rows, tables, me).run(count, sums), true)) ||
                      ...);
@@ -267,12 +269,11 @@ __device__ inline void scale_sums(const Gemm& gemm, const OutputTile& of, const 
 }
 
 template <class Config>
-__device__ __forceinline__ void multiply_work_tiles(const GroupedGemmParams& params,
-                                                    SharedHeader& header, std::uint32_t tables,
-                                                    std::uint32_t stages) {
+__device__ __forceinline__ void math_warps(const GroupedGemmParams& params, SharedHeader& header,
+                                           std::uint32_t tables, std::uint32_t stages) {
   const std::uint32_t block_warp = warp_uniform(threadIdx.x / 32);
   MathWarp me{block_warp / 4, block_warp % 4, threadIdx.x % 32, {}};
-  const std::uint32_t epilogue = stages + params.stages * Config::kStageBytes +
+  const std::uint32_t epilogue = stages + Config::storage().epilogue(params.stages, 0) +
                                  me.warpgroup * Fp8SharedStorage::kEpilogueBytes;
   const EpilogueBuffer buffer(epilogue);
   const std::uint32_t token_scales = epilogue + Fp8SharedStorage::kEpilogueScales;
@@ -299,9 +300,8 @@ __device__ __forceinline__ void multiply_work_tiles(const GroupedGemmParams& par
       fetch_factors(gemm, output_tile(), buffer);
       fetch_token_scales(gemm, output_tile(), token_scales);
       const RowTables row_tables(tables, row_scales.g, row_scales.g8);
-      multiply_tile<Config>(StageRing{header, stages, params.stages}, token_blocks(k_blocks), rows,
-                            row_tables, me, sums,
-                            typename TokenCounts<Config::kTileTokens>::type{});
+      mainloop<Config>(StageRing{header, stages, params.stages}, token_blocks(k_blocks), rows,
+                       row_tables, me, sums, typename TokenCounts<Config::kTileTokens>::type{});
       asm volatile("" ::: "memory");  // reads the work tile again: registers are few in the loop
       cp_async_wait_all();
       named_barrier_sync(grouped_gemm::kEpilogueBarrier + me.warpgroup, 128);
@@ -326,10 +326,11 @@ template <class Config>
 __device__ __forceinline__ void run(const GroupedGemmParams& p) {
   using grouped_gemm::kMaxStages;
   using grouped_gemm::kQueueSize;
-  // Shared memory, from a multiple of 1024 on.
+  using grouped_gemm::last_warp;
+  // Shared memory.
   extern __shared__ std::uint8_t memory[];
   prefetch_params(p);
-  const std::uint32_t start = (shared_address(memory) + 1023) & ~1023u;
+  const std::uint32_t start = Fp8SharedStorage::aligned(shared_address(memory));
   auto& header = *reinterpret_cast<SharedHeader*>(memory + (start - shared_address(memory)));
   const std::uint32_t tables = start + Fp8SharedStorage::kHeaderBytes;
   const std::uint32_t stages = tables + Fp8SharedStorage::kTableBytes;
@@ -346,31 +347,27 @@ __device__ __forceinline__ void run(const GroupedGemmParams& p) {
   make_e4m3_tables(tables);
   __syncthreads();
 
-  // Math warpgroups, then one warp each: weight loader, token loader, completion signal.
+  // Roles.
   const std::uint32_t warp = warp_uniform(threadIdx.x / 32);
   constexpr grouped_gemm::Registers kRegisters = registers(Config::kWarpgroups);
-  if (warp >= Config::kMathWarps) {
+  if (warp > last_warp<Config>(Role::math)) {
     setmaxnreg_dec<kRegisters.load>();
-    if (warp == Config::kMathWarps) {
+    if (warp == last_warp<Config>(Role::weight_loader)) {
       const grouped_gemm::TileTables tiles{p.tables.tiles, __ldcg(p.tables.tile_count), nullptr};
       grouped_gemm::FirstWork first;
-      if (threadIdx.x % 32 == 0) first.take(p);
-      header.scheduler.make(p, tiles.count, Config::kWarpgroups);
-      first.work = make_work_tile(
-          header.scheduler.tile(warp_uniform(first.number)),
-          [&](std::uint32_t tile) { return grouped_gemm::load_tile(tiles.tiles, tile); });
+      grouped_gemm::take_first_work<Config>(p, header, tiles, first);
       return grouped_gemm::load_weights<Config>(p, tiles, first, header, stages, false);
     }
     pdl_wait();
     pdl_launch_dependents();
-    if (warp == Config::kMathWarps + 1)
+    if (warp == last_warp<Config>(Role::token_loader))
       grouped_gemm::TokenLoader<Config>(p, {p.tables.tiles, 0, nullptr}, header, stages, 0).run();
-    else if (warp == Config::kMathWarps + 2 && threadIdx.x % 32 == 0)
+    else if (warp == last_warp<Config>(Role::completion_signal) && threadIdx.x % 32 == 0)
       grouped_gemm::CompletionSignal(p, header).run();
   } else {
     setmaxnreg_inc<kRegisters.math>();
     pdl_wait();  // scales of tokens
-    multiply_work_tiles<Config>(p, header, tables, stages);
+    math_warps<Config>(p, header, tables, stages);
   }
 }
 

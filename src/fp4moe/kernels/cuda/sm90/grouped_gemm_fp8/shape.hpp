@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "fp4moe/kernels/cuda/sm90/grouped_gemm/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/grouped_gemm/shape.hpp"
 #include "fp4moe/kernels/cuda/sm90/types.hpp"
 
 namespace fp4moe::kernels::cuda::sm90::grouped_gemm_fp8 {
@@ -37,7 +37,7 @@ constexpr std::uint32_t math_warpgroups(std::uint32_t tile_tokens) {
 
 // Block scales that a row may span: see dequantize_e4m3.cuh.
 inline constexpr std::uint32_t kMaxScaleSpan = 14, kMaxE4m3Exponent = 6;
-// The smallest and the largest of a row's largest scales whose factor is a float32 number.
+// The smallest of a row's largest scales: its factor is a normal float32 number.
 inline constexpr std::uint32_t kMinRowScale = 140;
 
 // Shared memory of a block, the only place with its offsets:
@@ -51,19 +51,19 @@ struct Fp8SharedStorage {
   std::uint32_t tile_tokens = 0;
   bool has_block_scales = false;
 
-  static constexpr std::uint32_t kAlignment = 1024;
-  static constexpr std::uint32_t kHeaderBytes = 1024, kTableBytes = 4096;
-  static constexpr std::uint32_t kEpilogueScales = 4096 + 512;
+  static constexpr std::uint32_t kAlignment = SharedStorage::kAlignment;
+  static constexpr std::uint32_t kHeaderBytes = SharedStorage::kHeaderBytes, kTableBytes = 4096;
+  static constexpr std::uint32_t kEpilogueScales = SharedStorage::kEpilogueBytes;
   static constexpr std::uint32_t kEpilogueBytes = kEpilogueScales + kMaxTileTokens * 4;
 
+  static constexpr std::uint32_t aligned(std::uint32_t address) {
+    return SharedStorage::aligned(address);
+  }
   constexpr std::uint32_t weight_bytes() const {
-    const std::uint32_t bytes =
-        kStageKBlocks * math_warpgroups(tile_tokens) * weight_tile_bytes(false);
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return aligned(kStageKBlocks * math_warpgroups(tile_tokens) * weight_tile_bytes(false));
   }
   constexpr std::uint32_t stage_bytes() const {
-    const std::uint32_t bytes = weight_bytes() + tile_tokens * token_row_bytes(has_block_scales);
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return aligned(weight_bytes() + tile_tokens * token_row_bytes(has_block_scales));
   }
   // Offsets from the first stage.
   constexpr std::uint32_t epilogue(std::uint32_t stages, std::uint32_t warpgroup) const {

@@ -4,6 +4,13 @@
 //   thread 32 b + 4 g + j writes 16 bytes of codes of rows 16 b + g and 16 b + g + 8: one word for
 //   each 16 columns, with columns 2 j and 2 j + 1 of their first and of their second eight. Threads
 //   with j = 0 also write the scales of both rows.
+//
+//   role                                                                                       time ─►
+//
+//   thread       codes of rows g, g + 8 ─► [scale 0, padding: 0] ─► bits of 4 words ─► 16 bytes ─┐ next
+//     j = 0      scales of both rows ─► offset or E4M3 ─► bytes behind the codes ────────────────┘ tile
+//
+// Threads do not wait for each other.
 #include "fp4moe/kernels/cuda/sm90/pack/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 #include "fp4moe/layout/word_code.hpp"

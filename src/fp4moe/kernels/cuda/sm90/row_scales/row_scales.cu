@@ -1,5 +1,13 @@
 // The largest block scale of every row of MXFP4 weights, and how many rows span more block scales than
 // E4M3 holds. Blocks whose codes are all zero do not count: any scale makes zeros of them.
+//
+//   role                                                                                       time ─►
+//
+//   block: an M block
+//     thread: a row         K block 0: codes of 2 blocks ─► [all 0?] ─► max, min ─► K block 1 ─► ... ─┐
+//                                                                       row_scales[row], wide_rows ◄─┘
+//
+// Threads do not wait for each other.
 #include "fp4moe/kernels/cuda/sm90/grouped_gemm_fp8/shape.hpp"
 #include "fp4moe/kernels/cuda/sm90/row_scales/params.hpp"
 

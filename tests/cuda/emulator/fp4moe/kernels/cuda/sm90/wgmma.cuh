@@ -38,8 +38,8 @@ inline std::uint32_t word_of_a(const RowsOfA& a, std::uint32_t half, std::uint32
 // d: of tokens 8 t + 2 j and the next, rows g and g + 8 (j = lane % 4). A token has rows of 128 bytes,
 // eight of them swizzled together. `dot`: of two words.
 template <int tokens, class Dot>
-void multiply_rows(float* d, const RowsOfA& a, std::uint64_t descriptor, std::uint32_t lane,
-                   bool accumulates, Dot dot) {
+void mma_rows(float* d, const RowsOfA& a, std::uint64_t descriptor, std::uint32_t lane,
+              bool accumulates, Dot dot) {
   block().multiply([=] {
     for (std::uint32_t t = 0; t < tokens / 4; ++t) {
       uint4 b[2];
@@ -66,11 +66,11 @@ void multiply_rows(float* d, const RowsOfA& a, std::uint64_t descriptor, std::ui
 template <int tokens, int accumulators>
 void wgmma(float (&d)[accumulators], const AFragment& f, std::uint64_t descriptor) {
   static_assert(accumulators >= tokens / 2);
-  multiply_rows<tokens>(d, rows_of_a(f), descriptor, threadIdx.x % 32, true,
-                        [](std::uint32_t a, std::uint32_t b) {
-                          return double{bf16_half(a, 0)} * bf16_half(b, 0) +
-                                 double{bf16_half(a, 1)} * bf16_half(b, 1);
-                        });
+  mma_rows<tokens>(d, rows_of_a(f), descriptor, threadIdx.x % 32, true,
+                   [](std::uint32_t a, std::uint32_t b) {
+                     return double{bf16_half(a, 0)} * bf16_half(b, 0) +
+                            double{bf16_half(a, 1)} * bf16_half(b, 1);
+                   });
 }
 
 template <int tokens, int accumulators>
