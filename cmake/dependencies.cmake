@@ -1,6 +1,6 @@
 # Required libraries. Each works from its headers alone, so a folder of headers (FP4MOE_DEPS) does as
 # well as the distribution's packages; GoogleTest may come as sources.
-set(FP4MOE_DEPS "" CACHE PATH "Folder with include/ (nlohmann, CLI, fmt, xxhash.h) and googletest/")
+set(FP4MOE_DEPS "" CACHE PATH "Folder with include/ (nlohmann, fmt, xxhash.h) and googletest/")
 
 function(fp4moe_header_library target header package)
   if(TARGET ${target})

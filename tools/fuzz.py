@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs every fuzzer on all processors, counts executions, tells coverage, keeps corpora small.
+"""Runs every fuzzer on all CPUs, counts executions, tells coverage, keeps corpora small.
 
   tools/fuzz.py build/fuzz --seconds 60            every target for so long, several at a time
   tools/fuzz.py build/fuzz-fast --seconds 60       the same without the address sanitizer: more executions (make fuzz-fast)
   tools/fuzz.py build/fuzz --executions 1e8        until so many executions are done in all
-  tools/fuzz.py build/fuzz-fast --minutes 8        for so long on all processors; fast targets get more of them than slow ones
+  tools/fuzz.py build/fuzz-fast --minutes 8        for so long on all CPUs; fast targets get more of them than slow ones
   tools/fuzz.py build/fuzz-fast --pack FILE.tar.gz programs, their libraries, corpora and this script, for a machine without a compiler:
                                                    unpack it there, then fuzz/tools/fuzz.py fuzz/build --minutes 8
   tools/fuzz.py build/fuzz --merge                 finds into the corpus: only what adds coverage stays
@@ -84,7 +84,7 @@ def options(findings: Path, seconds: int, seed: int) -> list:
             "-reload=0", f"-artifact_prefix={findings}/"]
 
 
-class Processors:
+class Cpus:
     """One for each process: where threads would wait for each other, a command starts none."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Processors:
             self.free.put(number)
 
 
-PROCESSORS = Processors()
+CPUS = Cpus()
 
 
 def numbers(output: str) -> Tally:
@@ -137,7 +137,7 @@ def run(name: str, program: Path, build: Path, seconds: int, seed: int) -> Tally
     folder = tempfile.mkdtemp(prefix="fp4moe_fuzz.", dir=shm)
     begin = time.monotonic()
     try:
-        done = PROCESSORS.run([program, *options(findings, seconds, seed), finds, CORPUS / name], capture_output=True, text=True,
+        done = CPUS.run([program, *options(findings, seconds, seed), finds, CORPUS / name], capture_output=True, text=True,
                               errors="replace", env=environment(build, folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -82,18 +82,21 @@ def sm80() -> str:
 
 
 def paths() -> str:
-    drawing = Drawing(WIDTH, 330, "Which kernels a call on Hopper runs")
     asks = [("At most 16 tokens?", "standard rows, summed output, no adapters,", "experts fit into shared memory"),
+            ("FP8 per token or block, MXFP4?", "≥ 24 or 96 tokens an expert, no adapters,", "gate with SwiGLU or SiLU"),
             ("Token tiles of at most 88?", "activation in the epilogue of GEMM1,", "≤ 8192 assignments, ≤ 640 experts"),
             ("Everything else", "up to 2,097,152 assignments at once", "")]
     answers = [("decode", [("decode", "routing, both GEMMs, activation, sum")]),
-               ("rows, some", [("route", "top-k"), ("grouped GEMM", "sorts itself"), ("combine", "sum")]),
+               ("fp8", [("route", "top-k"), ("gather_fp8", "rows → FP8"), ("GEMM1", "activation"), ("quantize h", "h → FP8"), ("GEMM2", ""), ("combine", "sum")]),
+               ("rows, some", [("route", "top-k"), ("grouped GEMM", "reads rows itself"), ("combine", "sum")]),
                ("rows, many", [("route", "top-k"), ("gather", "rows → tiles"), ("grouped GEMM", "1, or 2 + activate"), ("combine", "sum")])]
+    drawing = Drawing(WIDTH, 108 * len(asks) + 6, "Which kernels a call on Hopper runs")
     for i, (ask, (name, kernels)) in enumerate(zip(asks, answers, strict=True)):
+        is_last = i + 1 == len(asks)
         y = 14 + i * 108
-        drawing.box(14, y, 290, 78, "ask" if i < 2 else "grey", *[line for line in ask if line])
+        drawing.box(14, y, 290, 78, "grey" if is_last else "ask", *[line for line in ask if line])
         drawing.line((304, y + 39), (360, y + 39), arrow=True)
-        if i < 2:
+        if not is_last:
             drawing.text(330, y + 33, "yes", "small mid")
             drawing.line((159, y + 78), (159, y + 106), arrow=True)
             drawing.text(168, y + 97, "no", "small")
@@ -101,7 +104,7 @@ def paths() -> str:
         width = 586 / len(kernels) - 14
         for j, (kernel, does) in enumerate(kernels):
             x = 364 + j * (width + 14)
-            drawing.box(x, y + 22, width, 42, "blue" if "GEMM" in kernel or kernel == "decode" else "violet", kernel, does)
+            drawing.box(x, y + 22, width, 42, "blue" if "GEMM" in kernel or kernel == "decode" else "violet", *filter(None, (kernel, does)))
             if j:
                 drawing.line((x - 14, y + 43), (x - 1, y + 43), arrow=True)
     return str(drawing)

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIST = ROOT / "cmake/public_headers.cmake"
 PAGE = ROOT / "docs/cpp-api.md"
 # No code outside includes these, nor what includes them.
-PRIVATE = re.compile(r"^(bench|capi|cli|golden)/|^kernels/cuda/sm90/|(^|/)test_|_test\.hpp$")
+PRIVATE = re.compile(r"^(bench|capi|cli|golden)/|^kernels/cuda/sm\d+/|(^|/)test_|_test\.hpp$")
 
 
 def listed(name, text=None):

@@ -76,19 +76,19 @@ class Results:
     def of(self, words: list, name: str) -> str:
         key = tuple(map(str, words))
         if key not in self.known:
-            with self.world.room() as room:
-                self.world.must(*words, "-o", room / name)
-                self.known[key] = digest(room / name)
+            with self.world.scratch() as scratch:
+                self.world.must(*words, "-o", scratch / name)
+                self.known[key] = digest(scratch / name)
         return self.known[key]
 
 
-def again(world: World, room: Path, words: list, name: str, want: str, resume: bool) -> str | None:
+def again(world: World, scratch: Path, words: list, name: str, want: str, resume: bool) -> str | None:
     """A run after a failed one makes the whole output and leaves nothing else."""
     more = ["--resume"] if resume and words[0] == "convert" else []
-    ended = world.call(*words, "-o", room / name, *more)
-    if ended.status != 0 or digest(room / name) != want:
+    ended = world.call(*words, "-o", scratch / name, *more)
+    if ended.status != 0 or digest(scratch / name) != want:
         return f"the next run does not make the output whole: {ended}"
-    hidden = leftovers(room)
+    hidden = leftovers(scratch)
     return f"the next run leaves {hidden}: {ended}" if hidden else None
 
 
@@ -126,8 +126,8 @@ def interrupt(world: World, row: Row, number: int, slow: Slow, how: signal.Signa
     name = dice.choice(sorted(slow.lines))
     words, out = slow.lines[name]
     want = slow.results.of(words, out)
-    with world.room() as room:
-        process = world.start(*words, "-o", room / out)
+    with world.scratch() as scratch:
+        process = world.start(*words, "-o", scratch / out)
         time.sleep(dice.uniform(0, 1.1) * slow.seconds[name])
         process.send_signal(how)
         try:
@@ -139,19 +139,19 @@ def interrupt(world: World, row: Row, number: int, slow: Slow, how: signal.Signa
             return
         status = process.returncode
         finding = None
-        exists = (room / out).exists()
+        exists = (scratch / out).exists()
         if status not in (0, 130, -how):
             finding = f"{name}: status {status}: {err[-200:]}"
-        elif exists and digest(room / out) != want:
+        elif exists and digest(scratch / out) != want:
             finding = f"{name}: half an output"
         elif status == 0 and not exists:
             finding = f"{name}: done, but nothing is there"
         elif status == 130 and exists:
             finding = f"{name}: interrupted, yet the output is there"
-        elif status == 130 and not name.startswith("convert") and leftovers(room):
-            finding = f"{name}: left {leftovers(room)}"
+        elif status == 130 and not name.startswith("convert") and leftovers(scratch):
+            finding = f"{name}: left {leftovers(scratch)}"
         if not finding and not exists:
-            finding = again(world, room, words, out, want, resume=dice.random() < 0.5)
+            finding = again(world, scratch, words, out, want, resume=dice.random() < 0.5)
         row.add(finding and f"{how.name} {number}: {finding}", f"{name_of(status)}, {'whole' if exists else 'absent'}")
 
 
@@ -170,10 +170,10 @@ class Shim:
         """How often the command calls it when nothing fails."""
         key = (call, *map(str, words))
         if key not in self.counts:
-            with self.world.room() as room:
-                more = ["-o", room / out] if out else []
-                self.world.call(*words, *more, environment=self.environment(f"{call}:1:-1", room / "log"))
-                self.counts[key] = int((room / "log").read_text().split()[0]) if (room / "log").exists() else 0
+            with self.world.scratch() as scratch:
+                more = ["-o", scratch / out] if out else []
+                self.world.call(*words, *more, environment=self.environment(f"{call}:1:-1", scratch / "log"))
+                self.counts[key] = int((scratch / "log").read_text().split()[0]) if (scratch / "log").exists() else 0
         return self.counts[key]
 
 
@@ -192,14 +192,14 @@ def fault(world: World, row: Row, number: int, shim: Shim, results: Results, onl
         nth = max(1, count - dice.randrange(300))
     lasts = call in ("alloc", "thread", "write", "open") and why not in (errno.EINTR, 0) and dice.random() < 0.3
     what = f"{call}:{why}:{nth}{'+' if lasts else ''}"
-    with world.room() as room:
-        more = ["-o", room / out] if out else []
-        ended = world.call(*words, *more, environment=shim.environment(what, room / "log"))
+    with world.scratch() as scratch:
+        more = ["-o", scratch / out] if out else []
+        ended = world.call(*words, *more, environment=shim.environment(what, scratch / "log"))
         finding = judge(ended)
-        exists = out is not None and (room / out).exists()
+        exists = out is not None and (scratch / out).exists()
         if finding or ended.status is None:
             pass
-        elif exists and digest(room / out) != results.of(words, out):
+        elif exists and digest(scratch / out) != results.of(words, out):
             finding = f"half an output: {ended}"
         elif exists and ended.status != 0 and STANDS not in ended.err and name != "fix":
             finding = f"failed, yet the output is there: {ended}"
@@ -219,10 +219,10 @@ def fault(world: World, row: Row, number: int, shim: Shim, results: Results, onl
             finding = f"interrupted or short calls go on: {ended}"
         elif call != "unlink" and not lasts and ended.status != 0:
             besides = {f".{out}.partial"} if name.startswith("convert") else set()
-            hidden = leftovers(room, besides)
+            hidden = leftovers(scratch, besides)
             finding = f"left {hidden}: {ended}" if hidden else None
         if not finding and out and not exists:
-            finding = again(world, room, words, out, results.of(words, out), resume=dice.random() < 0.5)
+            finding = again(world, scratch, words, out, results.of(words, out), resume=dice.random() < 0.5)
         row.add(finding and f"fault {number} {what}: {finding}", f"{call} exit {ended.status}")
 
 
@@ -236,8 +236,8 @@ def limit(world: World, row: Row, number: int, results: Results) -> None:
     words, out = lines[name]
     kind = dice.choice(["as", "as", "nofile", "fsize"])
     value = {"as": dice.randrange(24 << 20, 320 << 20), "nofile": dice.randrange(4, 24), "fsize": dice.randrange(0, 300_000)}[kind]
-    with world.room() as room:
-        more = ["-o", room / out] if out else []
+    with world.scratch() as scratch:
+        more = ["-o", scratch / out] if out else []
         ended = world.call(*words, *more, limits=[f"--{kind}={value}"])
         finding = None
         # Too little for the libraries (127, the loader's) or for the program itself (a signal, the system's).
@@ -245,14 +245,14 @@ def limit(world: World, row: Row, number: int, results: Results) -> None:
             row.add(None, f"{kind}: the program does not start")
             return
         finding = judge(ended)
-        exists = out is not None and (room / out).exists()
+        exists = out is not None and (scratch / out).exists()
         allowed = (0, 6) if kind == "as" else (0, 1, 3, 6)
         if not finding and ended.status not in allowed:
             finding = f"status {ended.status}: {ended}"
-        if not finding and exists and digest(room / out) != results.of(words, out):
+        if not finding and exists and digest(scratch / out) != results.of(words, out):
             finding = f"half an output: {ended}"
-        if not finding and ended.status != 0 and not name.startswith("convert") and leftovers(room):
-            finding = f"left {leftovers(room)}: {ended}"
+        if not finding and ended.status != 0 and not name.startswith("convert") and leftovers(scratch):
+            finding = f"left {leftovers(scratch)}: {ended}"
         row.add(finding and f"limit {number} {kind}={value}: {finding}", f"{kind} exit {ended.status}")
 
 
@@ -260,8 +260,8 @@ def full_disk(world: World, row: Row, number: int) -> None:
     """On a small file system: done, or 6. Needs the right to mount."""
     dice = world.random("disk", number)
     words, out = dice.choice(list(writers(world).values()))
-    with world.room() as room:
-        place = room / "disk"
+    with world.scratch() as scratch:
+        place = scratch / "disk"
         place.mkdir()
         script = f'mount -t tmpfs -o size={dice.randrange(4, 600)}k none "$0" || exit 77; "$@"; s=$?; ls -A "$0"; exit $s'
         done = subprocess.run(["unshare", "-m", "bash", "-c", script, place, world.program, *map(str, words), "-o", place / out],

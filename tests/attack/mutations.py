@@ -117,12 +117,12 @@ def damage(folder: Path, dice: Random) -> None:
             return
 
 
-def check_output(world: World, room: Path, words: list, ended) -> str | None:
+def check_output(world: World, scratch: Path, words: list, ended) -> str | None:
     """After a command on a mutant: all or nothing, and what there is is sound."""
-    hidden = leftovers(room)
+    hidden = leftovers(scratch)
     if hidden:
         return f"left {hidden}: {ended}"
-    outs = [path for path in (room / "out", room / "out.gguf") if path.exists()]
+    outs = [path for path in (scratch / "out", scratch / "out.gguf") if path.exists()]
     if words[0] == "lint":  # what is not sound yet stays, and the command says so
         return None
     if outs and ended.status != 0:
@@ -138,11 +138,11 @@ def check_output(world: World, room: Path, words: list, ended) -> str | None:
     return judge(again) or (f"the output of {ended} is not accepted: {again}" if again.status != 0 else None)
 
 
-def commands_on(world: World, kind: str, target: Path, source: Source, room: Path) -> dict:
-    out = room / "out"
+def commands_on(world: World, kind: str, target: Path, source: Source, scratch: Path) -> dict:
+    out = scratch / "out"
     if kind == "source":
         moved = Source(target / source.path.name if source.path.suffix == ".gguf" else target, source.format, source.dialect)
-        return world.commands(moved, room)
+        return world.commands(moved, scratch)
     if kind == "adapter":
         return {"merge": ["merge", source.path, target, "-o", out], "run": ["run", source.path, "--adapter", target, "--tokens", 2]}
     if kind == "plain":
@@ -180,19 +180,19 @@ def is_same_manifest(before: Path, after: Path) -> bool:
 def mutate(world: World, row: Row, number: int) -> None:
     dice = world.random("mutate", number)
     kind, folder, source = dice.choice(originals(world))
-    with world.room() as room:
-        target = room / "in"
+    with world.scratch() as scratch:
+        target = scratch / "in"
         shutil.copytree(folder, target, copy_function=shutil.copyfile)
         damage(target, dice)
-        lines = commands_on(world, kind, target, source, room)
+        lines = commands_on(world, kind, target, source, scratch)
         for name in dice.sample(sorted(lines), 2):
             words = lines[name]
             ended = world.call(*words, limits=[f"--as={MEMORY}"])
-            finding = judge(ended) or check_output(world, room, words, ended)
+            finding = judge(ended) or check_output(world, scratch, words, ended)
             if not finding and kind == "converted" and words[0] == "verify" and ended.status == 0 and not is_same_manifest(folder, target):
                 finding = f"a changed folder is verified: {ended}"
             row.add(finding and f"mutation {number}: {finding}", ended.id or f"exit {ended.status}")
-            for out in (room / "out", room / "out.gguf"):
+            for out in (scratch / "out", scratch / "out.gguf"):
                 shutil.rmtree(out, ignore_errors=True) if out.is_dir() else out.unlink(missing_ok=True)
 
 
@@ -200,17 +200,17 @@ def truncate(world: World, row: Row, number: int) -> None:
     """A file cut anywhere; every length comes up where there are tries enough."""
     dice = world.random("truncate", number)
     kind, folder, source = dice.choice([each for each in originals(world) if each[0] != "plain"])
-    with world.room() as room:
-        target = room / "in"
+    with world.scratch() as scratch:
+        target = scratch / "in"
         shutil.copytree(folder, target, copy_function=shutil.copyfile)
         path = dice.choice(files_of(target))
         data = path.read_bytes()
         kept = dice.randrange(len(data)) if dice.random() < 0.5 else dice.randrange(min(len(data), 2000))
         path.write_bytes(data[:kept])
-        lines = commands_on(world, kind, target, source, room)
+        lines = commands_on(world, kind, target, source, scratch)
         words = lines[{"source": "inspect", "adapter": "merge", "converted": "verify"}[kind]]
         ended = world.call(*words, limits=[f"--as={MEMORY}"])
-        finding = judge(ended) or check_output(world, room, words, ended)
+        finding = judge(ended) or check_output(world, scratch, words, ended)
         # GGUF may end with the last tensor's bytes, without the padding; JSON without its last newline.
         is_padding = (path.suffix == ".gguf" and len(data) - kept < 64) or not data[kept:].strip()
         is_needed = path.suffix in (".safetensors", ".gguf") or kind == "converted"

@@ -15,20 +15,20 @@ def one_output(world: World, row: Row, number: int, slow: Slow) -> None:
     name = dice.choice(["convert", "transcode", "transcode gguf", "quantize"])
     words, out = slow.lines[name]
     want = slow.results.of(words, out)
-    with world.room() as room:
+    with world.scratch() as scratch:
         processes = []
         for _ in range(dice.randint(2, 5)):
-            processes.append(world.start(*words, "-o", room / out))
+            processes.append(world.start(*words, "-o", scratch / out))
             time.sleep(dice.uniform(0, 0.3) * slow.seconds[name])
         ends = [Ended(words, process.wait(), "", process.stderr.read().decode(errors="replace")) for process in processes]
         winners = sum(ended.status == 0 for ended in ends)
         finding = next((problem for problem in map(judge, ends) if problem), None)
         if not finding and (winners == 0 or (out == "out" and winners != 1)):
             finding = f"{name}: {winners} winners of {len(ends)}"
-        if not finding and digest(room / out) != want:
+        if not finding and digest(scratch / out) != want:
             finding = f"{name}: half an output"
-        if not finding and leftovers(room):
-            finding = f"{name}: left {leftovers(room)}"
+        if not finding and leftovers(scratch):
+            finding = f"{name}: left {leftovers(scratch)}"
         lost = next((ended for ended in ends if ended.status != 0 and ended.id not in ("folder.busy", "folder.exists", "write.exists")), None)
         if not finding and lost:
             finding = f"{name}: {lost}"
@@ -40,8 +40,8 @@ def staging(world: World, row: Row, number: int, slow: Slow) -> None:
     changed, and nothing is written into it."""
     dice = world.random("staging", number)
     words, out = slow.lines["convert"]
-    with world.room() as room:
-        private, hidden = room / "private", room / ".out.partial"
+    with world.scratch() as scratch:
+        private, hidden = scratch / "private", scratch / ".out.partial"
         private.mkdir(mode=0o700)
         for i in range(20):
             (private / f"file-{i}").write_text(str(i))
@@ -55,7 +55,7 @@ def staging(world: World, row: Row, number: int, slow: Slow) -> None:
         stop = threading.Event()
 
         def attack() -> None:
-            moved = room / "moved"
+            moved = scratch / "moved"
             while not stop.is_set():
                 try:
                     hidden.rename(moved)
@@ -68,13 +68,13 @@ def staging(world: World, row: Row, number: int, slow: Slow) -> None:
 
         thread = threading.Thread(target=attack)
         thread.start()
-        ended = world.call(*words, "-o", room / out, seconds=60)
+        ended = world.call(*words, "-o", scratch / out, seconds=60)
         stop.set()
         thread.join()
         finding = judge(ended)
         if digest(private) != before:
             finding = f"a private folder changed: {ended}"
-        if not finding and ended.status == 0 and digest(room / out) != slow.results.of(words, out):
+        if not finding and ended.status == 0 and digest(scratch / out) != slow.results.of(words, out):
             finding = f"half an output: {ended}"
         row.add(finding and f"staging {number}: {finding}", ended.id or f"exit {ended.status}")
 
@@ -82,12 +82,12 @@ def staging(world: World, row: Row, number: int, slow: Slow) -> None:
 def shrinking(world: World, row: Row, number: int, slow: Slow) -> None:
     """The source becomes shorter, longer or other bytes while it is read."""
     dice = world.random("shrink", number)
-    with world.room() as room:
-        source = room / "in"
+    with world.scratch() as scratch:
+        source = scratch / "in"
         shutil.copytree(slow.base / "a", source)
         name = dice.choice(["convert", "transcode", "lint", "run", "inspect"])
-        words = {"convert": ["convert", source, "--layout", "marlin.mxfp4", "-o", room / "out"],
-                 "transcode": ["transcode", source, "--to", "quark", "-o", room / "out"], "lint": ["lint", source, "--deep"],
+        words = {"convert": ["convert", source, "--layout", "marlin.mxfp4", "-o", scratch / "out"],
+                 "transcode": ["transcode", source, "--to", "quark", "-o", scratch / "out"], "lint": ["lint", source, "--deep"],
                  "run": ["run", source, "--layer", "all", "--tokens", 64], "inspect": ["inspect", source]}[name]
         tensors = sorted(source.glob("*.safetensors"))
         process = world.start(*words)
@@ -106,8 +106,8 @@ def shrinking(world: World, row: Row, number: int, slow: Slow) -> None:
             process.communicate()
             ended = Ended(words, None)
         finding = judge(ended, {0, 3, 5}) if ended.status != 3 or ended.id else None  # what lint finds goes to its output
-        if not finding and ended.status != 0 and (room / "out").exists():
+        if not finding and ended.status != 0 and (scratch / "out").exists():
             finding = f"failed, yet the output is there: {ended}"
-        if not finding and (room / "out").exists() and name == "convert" and world.call("verify", room / "out").status != 0:
+        if not finding and (scratch / "out").exists() and name == "convert" and world.call("verify", scratch / "out").status != 0:
             finding = f"an output that is not sound: {ended}"
         row.add(finding and f"{how} {number}: {finding}", f"{how}: {ended.id or 'exit ' + str(ended.status)}")

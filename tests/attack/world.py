@@ -110,7 +110,7 @@ def digest(place: Path) -> str:
 
 
 class World:
-    """A workspace with sound things in it. `room()` gives each try an empty folder."""
+    """A workspace with sound things in it. `scratch()` gives each try an empty folder."""
 
     def __init__(self, program: Path, seed: int, jobs: int, keep: bool):
         memory = Path("/dev/shm")
@@ -130,8 +130,8 @@ class World:
     def random(self, *name) -> random.Random:
         return random.Random("/".join(map(str, (self.seed, *name))))
 
-    def room(self) -> "Room":
-        return Room(tempfile.mkdtemp(dir=self.base))
+    def scratch(self) -> "Scratch":
+        return Scratch(tempfile.mkdtemp(dir=self.base))
 
     def call(self, *words, seconds: float = SECONDS, limits: list = (), environment: dict = {}, **more) -> Ended:
         """Runs the program; `limits` are words of prlimit, such as --as=1000000."""
@@ -153,9 +153,9 @@ class World:
             raise SystemExit(f"attack: a sound command failed: {ended}")
         return ended
 
-    # Every command that reads files, on this source; OUT, where it writes, is in the room.
-    def commands(self, source: Source, room: Path) -> dict:
-        path, out = source.path, room / "out"
+    # Every command that reads files, on this source; OUT, where it writes, is in the scratch folder.
+    def commands(self, source: Source, scratch: Path) -> dict:
+        path, out = source.path, scratch / "out"
         lines = {
             "inspect": ["inspect", path],
             "lint": ["lint", path, "--deep"],
@@ -167,7 +167,7 @@ class World:
         for layout in LAYOUTS[source.format]:
             lines[f"convert {layout}"] = ["convert", path, "--layout", layout, "-o", out, "--threads", "2"]
         for dialect in DIALECTS:
-            target = room / "out.gguf" if dialect == "gguf" else out
+            target = scratch / "out.gguf" if dialect == "gguf" else out
             lines[f"transcode {dialect}"] = ["transcode", path, "--to", dialect, "-o", target, "--threads", "2"]
         if source.format == "nvfp4":
             lines["fix"] = ["lint", path, "--fix", "drop-input-scale", "-o", out]
@@ -200,7 +200,7 @@ class World:
         return out
 
 
-class Room:
+class Scratch:
     """A folder of one try, removed after it."""
 
     def __init__(self, path: str):
@@ -215,9 +215,9 @@ class Room:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def leftovers(room: Path, besides: set = frozenset()) -> list:
+def leftovers(scratch: Path, besides: set = frozenset()) -> list:
     """Hidden names that a command left beside its output."""
-    return sorted(path.name for path in room.iterdir() if path.name.startswith(".") and path.name not in besides)
+    return sorted(path.name for path in scratch.iterdir() if path.name.startswith(".") and path.name not in besides)
 
 
 def name_of(status: int) -> str:

@@ -52,11 +52,11 @@ constexpr NamedLayout kNamed[] = {
     {"cutedsl_batched_nvfp4", "flashinfer_cutedsl_batched.nvfp4"},
 };
 
-struct LayoutEra {
+struct LayoutDate {
   std::string_view begins;
   PolicyDate policy_date;
 };
-constexpr LayoutEra kLayoutEras[] = {
+constexpr LayoutDate kLayoutDates[] = {
     {"2026-01", PolicyDate::january_27},
     {"2026-03", PolicyDate::march_27},
     {"2026-04", PolicyDate::april_24},
@@ -77,7 +77,7 @@ constexpr Constraints kConstraints[] = {
 Result<PolicyDate> era_param(const Json& params) {
   const Result<std::string> date = string_field(params, "vllm");
   if (!date) return date.why();
-  for (const LayoutEra& row : kLayoutEras)
+  for (const LayoutDate& row : kLayoutDates)
     if (date->starts_with(row.begins)) return row.policy_date;
   return malformed("vllm", "a date in 2026-01, 2026-03, 2026-04 or 2026-08", "\"" + *date + "\"");
 }

@@ -170,7 +170,7 @@ TEST(GoldenLayouts, AChangedParameterIsNoticed) {
   }
 }
 
-TEST(GoldenLayouts, GateAndUpTakeTurnsOnlyWhereTheCaseSaysSo) {
+TEST(GoldenLayouts, GateAndUpAreInterleavedOnlyWhereTheCaseSaysSo) {
   Json bad = case_of(kTritonAmd, "amd-007");
   ASSERT_EQ(bad["params"]["gate_up"], true);
   bad["params"]["gate_up"] = false;

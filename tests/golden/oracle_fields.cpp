@@ -14,11 +14,11 @@ namespace {
 
 constexpr std::uint64_t kMaxRanks = std::numeric_limits<std::int32_t>::max();
 
-struct OracleEra {
+struct OracleDate {
   std::string_view name;
   oracle::PolicyDate policy_date;
 };
-constexpr OracleEra kOracleEras[] = {
+constexpr OracleDate kOracleDates[] = {
     {"2026-01-seed", oracle::PolicyDate::january_seed},
     {"2026-01-27", oracle::PolicyDate::january_27},
     {"2026-03-20", oracle::PolicyDate::march_20},
@@ -97,13 +97,13 @@ Result<Done> refuse_other_keys(const Json& object, std::string_view what,
   return Done{};
 }
 
-Result<oracle::PolicyDate> era_field(const Json& item) {
+Result<oracle::PolicyDate> policy_date_field(const Json& item) {
   const auto version = string_field(item, "version");
   if (!version) return version.why();
-  for (const OracleEra& row : kOracleEras)
+  for (const OracleDate& row : kOracleDates)
     if (row.name == *version) return row.policy_date;
   std::vector<std::string_view> names;
-  for (const OracleEra& row : kOracleEras) names.push_back(row.name);
+  for (const OracleDate& row : kOracleDates) names.push_back(row.name);
   return malformed("version", fmt::format("one of {}", fmt::join(names, ", ")),
                    "\"" + printable(*version) + "\"");
 }

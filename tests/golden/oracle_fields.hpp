@@ -22,7 +22,7 @@ Result<Done> refuse_other_keys(const Json& object, std::string_view what,
                                std::span<const std::string_view> known);
 
 // "version": the name of a policy.
-Result<oracle::PolicyDate> era_field(const Json& item);
+Result<oracle::PolicyDate> policy_date_field(const Json& item);
 
 // {name, type, capability: [major, minor] or null, gfx or null, libs: {name: bool}, amx?: bool}
 Result<platform::Device> device_field(const Json& platform);

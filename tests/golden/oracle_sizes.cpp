@@ -140,7 +140,7 @@ Outcome check_round(const Json& item) {
 Outcome check_layer_size(const Json& item) {
   const auto result = size_case(item);
   if (!result) return result.why();
-  const auto policy_date = era_field(item);
+  const auto policy_date = policy_date_field(item);
   if (!policy_date) return policy_date.why();
   const auto object = object_field(item, "parallel");
   if (!object) return object.why();
@@ -158,7 +158,7 @@ Outcome check_layer_size(const Json& item) {
 }
 
 Outcome check_parallel(const Json& item) {
-  const auto policy_date = era_field(item);
+  const auto policy_date = policy_date_field(item);
   if (!policy_date) return policy_date.why();
   const auto input = object_field(item, "input");
   if (!input) return input.why();
@@ -178,7 +178,7 @@ Outcome check_parallel(const Json& item) {
 }
 
 Outcome check_prepare_finalize(const Json& item) {
-  const auto policy_date = era_field(item);
+  const auto policy_date = policy_date_field(item);
   if (!policy_date) return policy_date.why();
   const auto object = object_field(item, "parallel");
   if (!object) return object.why();

@@ -185,7 +185,7 @@ TEST(OracleFields, DevicesAreReadStrictly) {
   EXPECT_FALSE(device_field(without));
 }
 
-TEST(OracleFields, AmxMeansAnX86Processor) {
+TEST(OracleFields, AmxMeansAnX86Cpu) {
   Json cpu = kPlatform;
   cpu["type"] = "cpu";
   cpu["capability"] = nullptr;

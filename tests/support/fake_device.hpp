@@ -26,10 +26,8 @@ using moe::testing::TestLayer;
 class FakeDevice : public ::testing::Test {
  protected:
   void SetUp() override {
-    void* const opened = dlopen(FP4MOE_FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(opened, nullptr) << dlerror();
-    fake_ = reinterpret_cast<kernels::cuda::FakeDriverFunction*>(
-        dlsym(opened, kernels::cuda::kFakeDriverSymbol))();
+    fake_ = kernels::cuda::open_fake_driver(FP4MOE_FAKE_DRIVER);
+    ASSERT_NE(fake_, nullptr) << dlerror();
     *fake_ = FakeDriver{};
     fake_->memory_bytes = std::size_t{64} << 20;
     for (const std::string_view kernel : kernels::cuda::kKernels)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The sources of a tree whose folder backends/marlin/ somebody deleted, and its lines in the lists.
+"""The sources of a tree whose folder backends/marlin/ is deleted, and its lines in the lists.
 
     sources.py SOURCE_FOLDER DESTINATION
 

@@ -100,8 +100,13 @@ def decorators(function: ast.FunctionDef) -> set[str]:
     return {ast.unparse(decorator).split("(")[0].split(".")[-1] for decorator in function.decorator_list}
 
 
+def in_table(text: str) -> str:
+    """A pipe in a cell ends it, in code, too."""
+    return text.replace("|", "\\|")
+
+
 def one_line(text: str) -> str:
-    return " ".join(text.split("\n\n")[0].split()).replace("``", "`").replace("|", "\\|")
+    return in_table(" ".join(text.split("\n\n")[0].split()).replace("``", "`"))
 
 
 def members(owner: ast.ClassDef, lines: list[str]) -> list[str]:
@@ -110,7 +115,7 @@ def members(owner: ast.ClassDef, lines: list[str]) -> list[str]:
     for node in owner.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
             said = lines[node.end_lineno - 1].partition("  # ")[2]
-            rows[node.target.id] = f"| `{node.target.id}: {ast.unparse(node.annotation)}` | {one_line(said)} |"
+            rows[node.target.id] = f"| `{in_table(f'{node.target.id}: {ast.unparse(node.annotation)}')}` | {one_line(said)} |"
         if not isinstance(node, ast.FunctionDef) or decorators(node) & {"setter", "overload"}:
             continue
         if node.name.startswith("_") and node.name not in ("__call__", "__init__"):
@@ -119,12 +124,12 @@ def members(owner: ast.ClassDef, lines: list[str]) -> list[str]:
             continue
         if decorators(node) & {"property", "cached_property"}:
             kind = f": {ast.unparse(node.returns)}" if node.returns else ""
-            rows[node.name] = f"| `{node.name}{kind}` | {one_line(words_of(node))} |"
+            rows[node.name] = f"| `{in_table(node.name + kind)}` | {one_line(words_of(node))} |"
         else:
             shown = signature(node, "").replace("__call__(", f"{owner.name.lower()}(", 1)
-            rows[node.name] = f"| `{shown.replace('__init__(', owner.name + '(', 1)}` | {one_line(words_of(node))} |"
-    return ["| member | |", "|---|---|", *(row.replace(" | None", " \\| None").replace("str | ", "str \\| ")
-                                          for row in rows.values())] if rows else []
+            shown = shown.replace("__init__(", owner.name + "(", 1)
+            rows[node.name] = f"| `{in_table(shown)}` | {one_line(words_of(node))} |"
+    return ["| member | |", "|---|---|", *rows.values()] if rows else []
 
 
 def adopt_from_private_bases(module: ast.Module) -> None:

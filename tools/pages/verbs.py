@@ -22,7 +22,7 @@ from fp4moe import commands, results, selection
 from fp4moe.commands import Path, Progress
 '''
 
-TEXTS = {"word": "str", "path": "Path", "number": "Path | float", "rank": "int | str | tuple[int, int]"}
+TEXTS = {"word": "str", "path": "Path", "number": "int | float | str", "rank": "int | str | tuple[int, int]"}
 LISTS = {"word": "Sequence[str]", "path": "Path | Sequence[Path]", "number": "str | int | Sequence[str] | Sequence[int]",
          "pair": "Mapping[str, str] | Sequence[str]"}
 TYPES = {"flag": "bool", "integer": "int", "bytes": "int | str", "number": "float"}

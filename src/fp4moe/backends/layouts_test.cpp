@@ -14,7 +14,7 @@ namespace layouts_test {
 using layout::Layout;
 using oracle::PolicyDate;
 
-constexpr PolicyDate kEras[] = {
+constexpr PolicyDate kDates[] = {
     PolicyDate::january_seed, PolicyDate::january_27, PolicyDate::march_20, PolicyDate::march_27,
     PolicyDate::april_24,     PolicyDate::august_22,  PolicyDate::vllm_033, PolicyDate::native};
 
@@ -87,7 +87,7 @@ TEST(Layouts, EveryBackendHasOneOnEveryDeviceOrItsLibraryMakesItsOwn) {
   std::size_t found = 0, external = 0;
   for (const oracle::Backend* row : all_rows())
     for (const platform::DescribedDevice& described : platform::described_devices())
-      for (const PolicyDate policy_date : kEras)
+      for (const PolicyDate policy_date : kDates)
         for (const std::uint64_t ranks : {1u, 2u, 4u}) {
           const platform::Device on = device(described.name);
           const Result<const Layout*> layout = layout_of({*row, policy_date, on, ranks});

@@ -42,7 +42,7 @@ NamedChoice named(std::string_view name, std::vector<const oracle::Backend*> bac
 
 // MXFP4, March and April ------------------------------------------------------------------------
 
-std::vector<EnvironmentStep> spring_steps(Rows& rows) {
+std::vector<EnvironmentStep> steps_before_august(Rows& rows) {
   const oracle::Backend* cutlass = rows("FLASHINFER_CUTLASS_MXFP4_BF16");
   const oracle::Backend* trtllm = rows("FLASHINFER_TRTLLM_MXFP4_BF16");
   return {
@@ -61,7 +61,7 @@ std::vector<EnvironmentStep> spring_steps(Rows& rows) {
   };
 }
 
-std::vector<NamedChoice> spring_names(Rows& rows) {
+std::vector<NamedChoice> names_before_august(Rows& rows) {
   return {
       named("flashinfer_trtllm", rows({"FLASHINFER_TRTLLM_MXFP4_BF16"})),
       named("flashinfer_trtllm_afp8", rows({"FLASHINFER_TRTLLM_MXFP4_MXFP8"})),
@@ -72,11 +72,11 @@ std::vector<NamedChoice> spring_names(Rows& rows) {
   };
 }
 
-void spring(Policy& policy, Rows& rows, std::string_view only_cuda) {
+void set_before_august(Policy& policy, Rows& rows, std::string_view only_cuda) {
   policy.wording = kMxfp4Wording;
   policy.ending = oracle::Ending::none_off_gpu;
-  policy.names = spring_names(rows);
-  policy.steps = spring_steps(rows);
+  policy.names = names_before_august(rows);
+  policy.steps = steps_before_august(rows);
   policy.lora = {
       .marlin = rows("MARLIN"), .triton = rows("TRITON_UNFUSED"), .only_cuda = only_cuda};
 }
@@ -84,7 +84,7 @@ void spring(Policy& policy, Rows& rows, std::string_view only_cuda) {
 constexpr std::string_view kLoraOnlyCuda = "Mxfp4 LoRA is currently only supported on CUDA.";
 
 void make_march_20(Policy& policy, Rows& rows) {
-  spring(policy, rows, "Mxfp4 LoRA only supported on CUDA Platform.");
+  set_before_august(policy, rows, "Mxfp4 LoRA only supported on CUDA Platform.");
   policy.automatic = {{.backends = rows({"FLASHINFER_TRTLLM_MXFP4_BF16", "CK", "TRITON",
                                          "FLASHINFER_CUTLASS_MXFP4_BF16", "TRITON_UNFUSED",
                                          "MARLIN", "BATCHED_MARLIN"})}};
@@ -94,7 +94,7 @@ void make_march_20(Policy& policy, Rows& rows) {
 }
 
 void make_march_27(Policy& policy, Rows& rows) {
-  spring(policy, rows, kLoraOnlyCuda);
+  set_before_august(policy, rows, kLoraOnlyCuda);
   policy.automatic = {{.backends = rows({"FLASHINFER_TRTLLM_MXFP4_BF16", "CK", "TRITON",
                                          "FLASHINFER_CUTLASS_MXFP4_BF16", "TRITON_UNFUSED",
                                          "MARLIN", "BATCHED_MARLIN", "XPU"})}};
@@ -105,7 +105,7 @@ void make_march_27(Policy& policy, Rows& rows) {
 }
 
 void make_april_24_mxfp4(Policy& policy, Rows& rows) {
-  spring(policy, rows, kLoraOnlyCuda);
+  set_before_august(policy, rows, kLoraOnlyCuda);
   policy.automatic = {{.backends = rows({"FLASHINFER_TRTLLM_MXFP4_BF16", "AITER", "TRITON",
                                          "FLASHINFER_CUTLASS_MXFP4_BF16", "TRITON_UNFUSED",
                                          "MARLIN", "BATCHED_MARLIN", "XPU", "EMULATION"})}};

@@ -471,10 +471,10 @@ TEST(Policies, ARequestedActivationFormFiltersTheAugustList) {
 }
 
 TEST(Policies, VariablesReadAreThoseThePolicyLooksAt) {
-  const auto spring = oracle::variables_read(april());
-  EXPECT_TRUE(spring.contains(Variable::mxfp4_use_marlin));
-  EXPECT_TRUE(spring.contains(Variable::rocm_use_aiter));
-  EXPECT_FALSE(spring.contains(Variable::flashinfer_fp4));
+  const auto in_april = oracle::variables_read(april());
+  EXPECT_TRUE(in_april.contains(Variable::mxfp4_use_marlin));
+  EXPECT_TRUE(in_april.contains(Variable::rocm_use_aiter));
+  EXPECT_FALSE(in_april.contains(Variable::flashinfer_fp4));
 
   const auto august = oracle::variables_read(policy("2026-08-22", oracle::WeightFormat::mxfp4));
   EXPECT_FALSE(august.contains(Variable::mxfp4_use_marlin));

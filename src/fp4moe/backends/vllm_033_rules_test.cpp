@@ -120,7 +120,7 @@ TEST(Vllm033Rules, IntelGpusAreAnnouncedBeforeTheyAreRefused) {
 }
 
 // The CPU stands in the list; August tried it afterwards.
-TEST(Vllm033Rules, AProcessorWithoutTilesIsRefusedWithTheWholeList) {
+TEST(Vllm033Rules, ACpuWithoutTilesIsRefusedWithTheWholeList) {
   const Selection result = select(gpt_oss(), Mode::compat, on("cpu-avx512", gpt_oss()));
   EXPECT_EQ(result.error, oracle::ErrorKind::not_implemented);
   EXPECT_NE(result.message.find("backend: CPU, reason: kernel does not support current device cpu"),

@@ -363,7 +363,7 @@ TEST(Vllm033, HummingsOwnActivationsFollowTheEntryAndTheDevice) {
                                                  "Using HummingIndexedExperts"}));
 }
 
-TEST(Vllm033, LayersWithoutAGateStopOnProcessors) {
+TEST(Vllm033, LayersWithoutAGateStopOnCpus) {
   Request request = on("cpu-amx", gpt_oss());
   request.layer.activation = Activation::relu2_no_mul;
   request.layer.gated = false;

@@ -13,7 +13,7 @@ namespace fp4moe {
 std::string counted(std::uint64_t count, std::string_view noun);
 
 // Control characters and invalid UTF-8 as \xNN; cut, with "..." behind it, where that has more than
-// `most` bytes. printable() of text.hpp is this for short untrusted words.
+// `max` bytes. printable() of text.hpp is this for short untrusted words.
 std::string escaped(std::string_view text, std::size_t max = std::string_view::npos);
 
 // Lines of at most `columns` characters, broken at spaces; all but the first begin with `indent`

@@ -223,7 +223,7 @@ LayerResult describe_result(const DeviceSetup& setup, const DeviceContender& con
                             const TokenSet& set) {
   const LayerModel& model = setup.model;
   const DeviceLayer& layer = contender.layers.front();
-  // "sm90/decode": decode
+  // "sm90/decode", of which the report shows "decode".
   const std::string_view kernel =
       layer.kernel({.tokens = set.tokens, .top_k = setup.router.top_k()});
   return {.model = model.name(),

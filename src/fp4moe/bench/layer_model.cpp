@@ -10,8 +10,8 @@
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/moe/exchange/all.hpp"
-#include "fp4moe/oracle/vllm/quant_config.hpp"
 #include "fp4moe/runtime/engines.hpp"
+#include "fp4moe/runtime/layer.hpp"
 
 namespace fp4moe::bench {
 namespace {
@@ -21,7 +21,7 @@ using runtime::PackedWeights;
 constexpr std::uint64_t kMinLayers = 2, kMaxLayers = 64;
 
 // Groups of a family's router, which the table of models does not hold:
-// without it DeepSeek's experts would not be grouped.
+// without them DeepSeek's experts would not be grouped.
 void use_groups(const checkpoint::ModelRow& row, checkpoint::ModelConfig& config) {
   if (row.model_type != "deepseek_v3") return;
   config.groups = 8;
@@ -205,12 +205,7 @@ moe::ExpertsProblem LayerModel::problem(const moe::Numerics& numerics) const {
   moe::ExpertsProblem result{.shape = source(0).shape, .numerics = numerics};
   result.activation =
       moe::activation_from_name(oracle::name(layer.activation)).value_or(moe::Activation::silu);
-  result.params = moe::row(result.activation).params;
-  const oracle::GateConstants gate =
-      oracle::gate_constants(*choice_.backend, choice_.policy->policy_date, choice_.mode, layer);
-  if (gate.alpha) result.params.alpha = *gate.alpha;
-  if (gate.beta) result.params.beta = *gate.beta;
-  if (gate.clamp) result.params.limit = *gate.clamp;
+  result.params = runtime::params_of(choice_, facts_, result.activation);
   return result;
 }
 

@@ -37,7 +37,7 @@ Result<RandomExperts> RandomExperts::make(const checkpoint::MoeShape& shape, std
   const std::uint64_t block = formats::block_size(shape.format);
   if (shape.hidden == 0 || shape.intermediate == 0 || shape.hidden % block != 0 ||
       shape.intermediate % block != 0)
-    return usage("bench.shape", "sizes of a layer are whole blocks")
+    return usage("bench.shape", "sizes are not whole blocks")
         .expects(fmt::format("multiples of {}", block),
                  fmt::format("{} x {}", shape.hidden, shape.intermediate));
   RandomExperts result;

@@ -32,7 +32,7 @@ struct Timing {
 struct Rounds {
   std::size_t min = 5;
   std::size_t max = 200;
-  double seconds = 2;  // stop after this long, once there are `least` rounds
+  double seconds = 2;  // stop after this long, once there are `min` rounds
 };
 
 struct Sample {

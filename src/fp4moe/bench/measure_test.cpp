@@ -38,7 +38,7 @@ TEST(Summarize, LeavesDisturbedRoundsOutWhenEnoughAreLeft) {
 
 TEST(Summarize, HasNoRateWithoutTimes) { EXPECT_EQ(summarize({}, 1).rate(), 0); }
 
-TEST(Measure, RunsEveryJobOncePerRoundByTurns) {
+TEST(Measure, RunsEveryJobOncePerRoundInterleaved) {
   std::vector<int> order;
   const Job jobs[] = {{"a", 1,
                        [&order]() -> Result<Done> {

@@ -195,7 +195,7 @@ Result<std::string> svg(const Plot& plot) {
     for (const auto* points : {&series.points, &series.floor})
       for (const PlotPoint& point : *points)
         if (!is_drawable(point))
-          return invalid("plot.values", "logarithmic axes take positive numbers")
+          return invalid("plot.values", "values are not positive")
               .at(series.name)
               .expects(fmt::format("{:g} to {:g}", kMinValue, kMaxValue),
                        fmt::format("{:g} at {:g}", point.y, point.x));

@@ -25,7 +25,7 @@ TEST(W13Rows, HalvesBeginWhereThePaddedHalfEnds) {
   EXPECT_EQ(rows({.order = {.up_first = true}}, {8, 3}, {8, 4}), (Offsets{4, 5, 6, 0, 1, 2}));
 }
 
-TEST(W13Rows, BlocksTakeTurns) {
+TEST(W13Rows, BlocksAreInterleaved) {
   EXPECT_EQ(rows({.order = {.block = 1}}, {8, 3}, {8, 4}), (Offsets{0, 2, 4, 1, 3, 5}));
   EXPECT_EQ(rows({.order = {.block = 1, .up_first = true}}, {8, 3}, {8, 3}),
             (Offsets{1, 3, 5, 0, 2, 4}));

@@ -29,16 +29,16 @@ struct NameRow {
 constexpr NameRow kNames[] = {
     {"naive",                       Exchange::gather,               kJanuary2026,    kSinceMarch2026},
     {"pplx",                        Exchange::pplx,                 kJanuary2026,    kSinceMarch2026},
-    {"deepep_high_throughput",      Exchange::deepep_ht,            kEveryEra,     {}},
-    {"deepep_low_latency",          Exchange::deepep_ll,            kEveryEra,     {}},
+    {"deepep_high_throughput",      Exchange::deepep_ht,            kAllDates,     {}},
+    {"deepep_low_latency",          Exchange::deepep_ll,            kAllDates,     {}},
     {"deepep_v2",                   Exchange::deepep_v2,            kSinceAugust2026, {}},
     {"mori",                        Exchange::mori,                 kUntilAprilAndOurs, {}},
     {"mori_high_throughput",        Exchange::mori,                 kSinceAugust2026, {}},
     {"mori_low_latency",            Exchange::mori,                 kSinceAugust2026, {}},
     {"moonep",                      Exchange::moonep,               kVllm033,    {}},
     {"nixl_ep",                     Exchange::nixl,                 kSinceMarch2026, {}},
-    {"allgather_reducescatter",     Exchange::gather,               kEveryEra,     {}},
-    {"flashinfer_all2allv",         Exchange::flashinfer_two_sided, kEveryEra,     {}},
+    {"allgather_reducescatter",     Exchange::gather,               kAllDates,     {}},
+    {"flashinfer_all2allv",         Exchange::flashinfer_two_sided, kAllDates,     {}},
     {"flashinfer_nvlink_two_sided", Exchange::flashinfer_two_sided, kSinceMarch2026, {}},
     {"flashinfer_nvlink_one_sided", Exchange::flashinfer_one_sided, kSinceMarch2026, {}},
     {"passthrough",                 Exchange::passthrough,          kVllm033,    {}},
@@ -57,14 +57,14 @@ struct PropertyRow {
 // clang-format off
 constexpr PropertyRow kProperties[] = {
     {"use_pplx_kernels",             Exchange::pplx,                 kJanuary2026},
-    {"use_deepep_ht_kernels",        Exchange::deepep_ht,            kEveryEra},
-    {"use_deepep_ll_kernels",        Exchange::deepep_ll,            kEveryEra},
+    {"use_deepep_ht_kernels",        Exchange::deepep_ht,            kAllDates},
+    {"use_deepep_ll_kernels",        Exchange::deepep_ll,            kAllDates},
     {"use_fi_all2allv_kernels",      Exchange::flashinfer_two_sided, kJanuary2026},
     {"use_fi_nvl_two_sided_kernels", Exchange::flashinfer_two_sided, kSinceMarch2026},
     {"use_fi_nvl_one_sided_kernels", Exchange::flashinfer_one_sided, kSinceMarch2026},
     {"use_naive_all2all_kernels",    Exchange::gather,               kJanuary2026},
     {"use_ag_rs_all2all_kernels",    Exchange::gather,               kSinceMarch2026},
-    {"use_mori_kernels",             Exchange::mori,                 kEveryEra},
+    {"use_mori_kernels",             Exchange::mori,                 kAllDates},
     {"use_nixl_ep_kernels",          Exchange::nixl,                 kSinceMarch2026},
     {"use_deepep_v2_kernels",        Exchange::deepep_v2,            kSinceAugust2026},
     {"use_moonep_kernels",           Exchange::moonep,               kVllm033},
@@ -77,7 +77,7 @@ struct ExchangeRow {
   EnumSet<PolicyDate> batched, tables;
 };
 constexpr ExchangeRow kExchanges[] = {
-    {Exchange::deepep_ll, kEveryEra,     kEveryEra},
+    {Exchange::deepep_ll, kAllDates,     kAllDates},
     {Exchange::pplx,      kJanuary2026,    {}},
     {Exchange::nixl,      kSinceApril2026, kSinceApril2026},
 };

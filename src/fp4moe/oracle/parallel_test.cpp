@@ -9,7 +9,7 @@
 namespace fp4moe::oracle {
 namespace parallel_test {
 
-constexpr PolicyDate kEras[] = {
+constexpr PolicyDate kDates[] = {
     PolicyDate::january_seed, PolicyDate::january_27, PolicyDate::march_20, PolicyDate::march_27,
     PolicyDate::april_24,     PolicyDate::august_22,  PolicyDate::native};
 
@@ -94,7 +94,7 @@ TEST(Parallel, SizesAndRanksAreChecked) {
 TEST(Parallel, OnlyTheNewestReferenceExchangesTokensForContextAndSequenceParallel) {
   const Parallel context{.pcp_size = 2, .ep_size = 2, .use_ep = true};
   const Parallel sequence{.ep_size = 2, .sp_size = 2, .use_ep = true};
-  for (const PolicyDate policy_date : kEras) {
+  for (const PolicyDate policy_date : kDates) {
     EXPECT_EQ(uses_all2all(context, policy_date), policy_date == PolicyDate::august_22);
     EXPECT_EQ(uses_all2all(sequence, policy_date), policy_date == PolicyDate::august_22);
     EXPECT_TRUE(uses_all2all(spread("mori"), policy_date));
@@ -117,7 +117,7 @@ TEST(Parallel, NamesMeanExchangesOfTheirTime) {
 }
 
 TEST(Parallel, ExchangesThatBatchPerExpertDependOnTheTime) {
-  for (const PolicyDate policy_date : kEras) {
+  for (const PolicyDate policy_date : kDates) {
     EXPECT_TRUE(is_batched(Exchange::deepep_ll, policy_date));
     EXPECT_FALSE(is_batched(Exchange::deepep_ht, policy_date));
     EXPECT_FALSE(is_batched(Exchange::none, policy_date));
@@ -141,7 +141,7 @@ TEST(Parallel, PropertiesHaveTheNamesOfTheirTime) {
 }
 
 TEST(Parallel, ExactlyOneExchangeIsTrueAndTheRestFalse) {
-  for (const PolicyDate policy_date : kEras) {
+  for (const PolicyDate policy_date : kDates) {
     for (const std::string_view name : exchange_names(policy_date)) {
       const auto all = derived_properties(spread(name), policy_date);
       const auto is_exchange = [](const Property& row) {

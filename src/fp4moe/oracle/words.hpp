@@ -38,7 +38,7 @@ inline constexpr EnumSet<PolicyDate> kSinceApril2026{PolicyDate::april_24, Polic
 inline constexpr EnumSet<PolicyDate> kSinceMarch2026{PolicyDate::march_20, PolicyDate::march_27,
                                                      PolicyDate::april_24, PolicyDate::august_22,
                                                      PolicyDate::vllm_033, PolicyDate::native};
-inline constexpr EnumSet<PolicyDate> kEveryEra{
+inline constexpr EnumSet<PolicyDate> kAllDates{
     PolicyDate::january_seed, PolicyDate::january_27, PolicyDate::march_20, PolicyDate::march_27,
     PolicyDate::april_24,     PolicyDate::august_22,  PolicyDate::vllm_033, PolicyDate::native};
 

@@ -165,7 +165,7 @@ TEST(Rocm, ReadsTheTopology) {
   EXPECT_EQ(probe.devices[0].memory_bytes, 206141652992u);
 }
 
-TEST(Rocm, ATopologyOfProcessorsIsNoGpu) {
+TEST(Rocm, ATopologyOfCpusIsNoGpu) {
   const FakeRoot root;
   root.file("/sys/class/kfd/kfd/topology/nodes/0/properties", "gfx_target_version 0\n");
   root.folder("/sys/class/kfd/kfd/topology/nodes/1");  // not readable: no properties
@@ -262,7 +262,7 @@ TEST(Xpu, SaysWhyThereIsNone) {
   EXPECT_EQ(probe_xpu(root.path()).reason, "the Intel graphics here are built into the CPU");
 }
 
-TEST(Detect, AnEmptyMachineIsItsProcessor) {
+TEST(Detect, AnEmptyMachineIsItsCpu) {
   const FakeRoot root;
   const DetectFrom from{.root = root.path(), .lookup = with({}), .cuda = no_driver};
 

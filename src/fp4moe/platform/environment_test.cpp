@@ -35,7 +35,7 @@ TEST(Variables, HaveTheOrderOfTheirEnumerationAndUniqueNames) {
   EXPECT_EQ(find_variable("VLLM_NO_SUCH_VARIABLE"), nullptr);
 }
 
-TEST(Variables, HaveTheirUnsetValueWhenNobodySetsThem) {
+TEST(Variables, HaveTheirUnsetValueUntilTheyAreSet) {
   const Environment environment = read_environment(with({}));
   for (const VariableRow& about : variables()) {
     EXPECT_FALSE(environment.is_set(about.variable));

@@ -9,7 +9,7 @@
 
 namespace fp4moe::platform {
 
-// The first `most` bytes; empty when there is no such file. Pseudo files report no size, so a bound
+// The first `max` bytes; empty when there is no such file. Pseudo files report no size, so a bound
 // stands in for it.
 std::string read_start(const std::string& path, std::size_t max = 16384);
 

@@ -18,24 +18,6 @@ using moe::ActivationKey;
 using oracle::Kind;
 using oracle::TokenFormat;
 
-// A layer's own constants, else those of its activation.
-moe::ActivationParams params_of(const Choice& choice, const LayerFacts& facts,
-                                moe::Activation activation) {
-  const oracle::Layer& layer = facts.model.layer;
-  moe::ActivationParams params = moe::row(activation).params;
-  const oracle::GateConstants gate =
-      oracle::gate_constants(*choice.backend, choice.policy->policy_date, choice.mode, layer);
-  if (gate.alpha) params.alpha = *gate.alpha;
-  if (gate.beta) params.beta = *gate.beta;
-  if (gate.clamp) params.limit = *gate.clamp;
-  if (facts.alpha) params.alpha = *facts.alpha;
-  if (facts.beta) params.beta = *facts.beta;
-  if (facts.limit) params.limit = *facts.limit;
-  if (layer.situ_beta) params.situ_beta = *layer.situ_beta;
-  if (layer.situ_linear_beta) params.situ_linear_beta = *layer.situ_linear_beta;
-  return params;
-}
-
 Error missing_input_scale(std::uint64_t expert, std::string_view backend) {
   return invalid("scale.input", "the backend quantizes activations, but an input scale is missing")
       .at(fmt::format("expert {}", expert))
@@ -55,6 +37,23 @@ std::string shape_text(const checkpoint::MoeShape& shape, tensor::DType bias_typ
 bool is_scale(float value) { return std::isfinite(value) && value > 0; }
 
 }  // namespace
+
+moe::ActivationParams params_of(const Choice& choice, const LayerFacts& facts,
+                                moe::Activation activation) {
+  const oracle::Layer& layer = facts.model.layer;
+  moe::ActivationParams params = moe::row(activation).params;
+  const oracle::GateConstants gate =
+      oracle::gate_constants(*choice.backend, choice.policy->policy_date, choice.mode, layer);
+  if (gate.alpha) params.alpha = *gate.alpha;
+  if (gate.beta) params.beta = *gate.beta;
+  if (gate.clamp) params.limit = *gate.clamp;
+  if (facts.alpha) params.alpha = *facts.alpha;
+  if (facts.beta) params.beta = *facts.beta;
+  if (facts.limit) params.limit = *facts.limit;
+  if (layer.situ_beta) params.situ_beta = *layer.situ_beta;
+  if (layer.situ_linear_beta) params.situ_linear_beta = *layer.situ_linear_beta;
+  return params;
+}
 
 Result<MoeLayer> MoeLayer::make(LayerFacts facts, Choice choice, LayerOptions options) {
   MoeLayer result;

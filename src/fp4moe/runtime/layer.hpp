@@ -141,4 +141,8 @@ class MoeLayer {
   std::vector<float> weights_{}, identity_{};
 };
 
+// A layer's own constants, else the backend's, else those of its activation.
+moe::ActivationParams params_of(const Choice& choice, const LayerFacts& facts,
+                                moe::Activation activation);
+
 }  // namespace fp4moe::runtime

@@ -1,4 +1,4 @@
-// Functions of single values between and behind the GEMMs: plain declarations, includable from
+// Functions of single values between and after the GEMMs: plain declarations, includable from
 // ISA files. Every operation is rounded once, so all instruction sets give the same bits.
 #pragma once
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The activation kernels of this build, one row per instruction set.
+// The elementwise kernels of this build, one row per instruction set.
 #pragma once
 #include <span>
 #include <string_view>
@@ -11,7 +11,7 @@ namespace fp4moe::kernels::cpu {
 using platform::CpuFeature;
 
 struct ElementwiseKernel {
-  std::string_view name;  // <isa>/activation
+  std::string_view name;  // <isa>/elementwise
   EnumSet<CpuFeature> needs;
   const ElementwiseFunctions* functions;
 };

@@ -1,8 +1,9 @@
 // Loops of fixed length that compilers turn into code for the instruction set of the file that
-// includes this. Unnamed on purpose: each gets its own, and exports nothing of it.
+// includes this. In an unnamed namespace on purpose: each file gets its own, and exports nothing.
 //
-// exp and its kin err by less than 1e-6. Arguments of exp are held where neither it nor a sigmoid
-// is subnormal: CPUs need a hundred cycles and more for such numbers.
+// exp, sigmoid, tanh, the normal integral and the activations err by less than 1e-6. Arguments of
+// exp are clamped to [-60, 60], and sigmoid is 0 below -60, so that no result is subnormal: CPUs
+// need a hundred cycles and more for such numbers.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +22,8 @@ namespace {
   return value < limit ? limit : value;
 }
 
+constexpr float kMaxExponent = 60.0f;
+
 // x = n ln 2 + r with |r| <= 0.35: `power` is 2^n, `rest` is exp(r) - 1.
 struct ExpParts {
   float power = 1.0f, rest = 0.0f;
@@ -29,8 +32,7 @@ struct ExpParts {
   constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
   constexpr float kLog2E = 1.44269504f;
   constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
-  constexpr float kMax = 60.0f;
-  const float held = at_least(at_most(x, kMax), -kMax);
+  const float held = at_least(at_most(x, kMaxExponent), -kMaxExponent);
   const float shifted = held * kLog2E + kMagic;
   const float whole = shifted - kMagic;
   const float r = (held - whole * kLn2High) - whole * kLn2Low;
@@ -48,7 +50,11 @@ struct ExpParts {
   return parts.power * parts.rest + parts.power;
 }
 
-[[gnu::always_inline]] inline float sigmoid_of(float x) { return 1.0f / (1.0f + exponential(-x)); }
+// NaN stays NaN.
+[[gnu::always_inline]] inline float sigmoid_of(float x) {
+  const float value = 1.0f / (1.0f + exponential(-x));
+  return x < -kMaxExponent ? 0.0f : value;
+}
 
 // (exp(2x) - 1) / (exp(2x) + 1), without cancellation near zero.
 [[gnu::always_inline]] inline float tanh_of(float x) {
@@ -77,7 +83,7 @@ struct ExpParts {
   return x * sigmoid_of(kTwiceRootOf2OverPi * (x + kCubic * (x * x * x)));
 }
 
-// By way of an array that nothing else can point to, or compilers would have to check.
+// Through a local array: no pointer can alias it, so loops are vectorized without checks for overlap.
 template <class Make>
 [[gnu::always_inline]] inline void each(const float* from, float* to, const Make& make) {
   float result[kChunk];

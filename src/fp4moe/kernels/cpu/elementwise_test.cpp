@@ -16,7 +16,7 @@ namespace elementwise_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Values of every size and sign, and what is no number.
+// Values of every size and sign, infinities and NaN.
 std::vector<float> all_sizes() {
   std::vector<float> result{0.0f, -0.0f, kInfinity, -kInfinity, NAN, 1e-45f, -1e-45f, 3e38f};
   for (std::uint32_t bits = 0x00000001; bits < 0x7F800000; bits += 0x0000F0F1) {
@@ -114,8 +114,49 @@ TEST(Elementwise, ScalesRoundsAndAddsTheSameEverywhere) {
   }
 }
 
-// A sigmoid that vanishes leaves a product that is tiny, but no subnormal number: those cost more
-// than a hundred cycles each.
+TEST(Elementwise, AnyLengthIsComputedAndNothingBehindIt) {
+  const std::vector<float> values = all_sizes();
+  constexpr float kUntouched = -3.0f;
+  for (const ElementwiseKernel& kernel : elementwise_kernels()) {
+    if (!machine_features().contains_all(kernel.needs)) continue;
+    for (const std::size_t count : {0u, 1u, 3u, 7u, 8u, 9u, 15u, 16u, 17u, 31u, 33u, 63u, 65u}) {
+      std::vector<float> found(80, kUntouched);
+      kernel.functions->weigh({.sums = values.data() + 1,
+                               .count = count,
+                               .factor = 0.3f,
+                               .weight = 0.7f,
+                               .bias = values.data() + 65,
+                               .to = found.data() + 1});
+      kernel.functions->add(values.data() + 33, count, found.data() + 1);
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        const float expected = i == 0 || i > count
+                                   ? kUntouched
+                                   : (values[i] * 0.3f + values[64 + i]) * 0.7f + values[32 + i];
+        ASSERT_TRUE(same(expected, found[i])) << kernel.name << ", " << count << " at " << i;
+      }
+    }
+  }
+}
+
+TEST(Elementwise, RoundsManyChunksTheSameEverywhere) {
+  constexpr std::size_t kChunks = 5;
+  const std::vector<float> values = all_sizes();
+  ASSERT_GE(values.size(), kChunks * kChunk);
+  const ElementwiseFunctions& reference = *elementwise_kernels().back().functions;
+  for (const ElementwiseKernel& kernel : elementwise_kernels()) {
+    if (!machine_features().contains_all(kernel.needs)) continue;
+    std::vector<std::int16_t> expected(kChunks * kChunk), found(kChunks * kChunk);
+    float expected_steps[kChunks], found_steps[kChunks];
+    reference.round({values.data(), kChunks * kChunk, 32639, expected.data(), expected_steps});
+    kernel.functions->round({values.data(), kChunks * kChunk, 32639, found.data(), found_steps});
+    EXPECT_EQ(expected, found) << kernel.name;
+    for (std::size_t c = 0; c < kChunks; ++c)
+      EXPECT_TRUE(same(expected_steps[c], found_steps[c])) << kernel.name;
+  }
+}
+
+// A sigmoid that vanishes leaves a product that is tiny or 0, but not subnormal: such numbers cost
+// more than a hundred cycles each.
 TEST(Elementwise, SaturatedGatesAreNotSubnormal) {
   for (const ElementwiseKernel& kernel : elementwise_kernels()) {
     if (!machine_features().contains_all(kernel.needs)) continue;
@@ -127,7 +168,7 @@ TEST(Elementwise, SaturatedGatesAreNotSubnormal) {
                              .gates = gates,
                              .to = result});
     for (const float value : result) {
-      EXPECT_TRUE(std::isnormal(value)) << kernel.name << ": " << value;
+      EXPECT_TRUE(value == 0 || std::isnormal(value)) << kernel.name << ": " << value;
       EXPECT_LT(std::fabs(value), 1e-20f) << kernel.name;
     }
   }

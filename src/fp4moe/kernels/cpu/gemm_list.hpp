@@ -48,8 +48,8 @@ std::span<const GemmKernel> gemm_kernels();
 // The portable reference of a kernel: same tiles, same sums.
 const GemmKernel& gemm_reference(const TileForm& tiles);
 
-// Rows as checkpoints hold them. If gate and up are apart, `odd` is the up matrix and its rows are
-// interleaved; otherwise it is null.
+// Rows as checkpoints hold them. If gate and up are apart, `odd_codes` and `odd_scales` are the up
+// matrix's, and rows of both alternate; otherwise they are null.
 struct GemmRows {
   const std::uint8_t* codes = nullptr;
   const std::uint8_t* scales = nullptr;

@@ -1,5 +1,5 @@
-// The lane patterns that have kernels, one list for all instruction sets. `shuffle_list_test` and
-// the layouts' tests fail when a layout needs one that is not here.
+// The lane patterns that have kernels, one list for all instruction sets. `pack_matrix_test.cpp`
+// fails when a layout's map needs one that is not here.
 #pragma once
 #include "fp4moe/kernels/cpu/shuffle.hpp"
 

@@ -1,6 +1,5 @@
-// Four codes, one in each of four nibbles, become the low and the high byte of a 16-bit half of a
-// word, or four nibbles of the two bytes become two bytes of codes x1 x0 and x3 x2: how, at compile
-// time. What halves have of each other is exchanged apart (Exchange).
+// Plans, at compile time, how codes move between the four nibbles of a 16-bit half and its two bytes.
+// Codes that belong to the other half are exchanged first (Exchange).
 #pragma once
 #include <array>
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Finds out what a table of 256 bytes has that kernels can make use of.
+// Classifies a table of 256 bytes for the translate kernels.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -459,8 +459,8 @@ class Computation final : public Experts {
     const Pass& pass = space_.pass;
     float* total = scratch.sums.as<float>().data();
     std::fill_n(total, range.real, 0.0f);
-    // A token's places are ordered by expert. They are few, so the next one is found by a linear
-    // search.
+    // Assignments are numbered by expert; `order` lists a token's as it chose them. They are few,
+    // so the next one is found by a linear search.
     const auto order = std::span(pass.order).subspan(item * pass.width, pass.width);
     std::int64_t last = -1;
     for (;;) {

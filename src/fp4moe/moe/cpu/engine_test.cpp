@@ -484,6 +484,23 @@ TEST(CpuEngine, AddsAdaptersAsTheReferenceDoes) {
     }
 }
 
+// Calls with adapters take separate steps where others take one.
+TEST(CpuEngine, AdaptersThatNoTokenHasDoNotChangeABit) {
+  for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
+    const TestLayer layer(shape_of(format, 1120, 96), Activation::silu, 61);
+    const TestTokens tokens = skewed(70, 1120, 62);
+    const TestAdapters adapters(layer.shape, 1, 63);
+    const std::vector<std::int32_t> none(70, -1);
+    Prepared in = tokens.prepared();
+    in.adapters = none;
+    const ExpertsCall call{.in = in, .lora = {adapters.pairs, layer.shape.experts}};
+    for (const char* id : {"exact", "native"}) {
+      const auto experts = make(layer, {.numerics = numerics(id)}, 2);
+      EXPECT_EQ(compute(*experts, tokens), compute(*experts, call)) << id;
+    }
+  }
+}
+
 TEST(CpuEngine, TakesNoTokensManyTokensAndManyChoices) {
   const TestLayer layer(shape_of(WeightFormat::mxfp4, 32, 32), Activation::silu, 45);
   const auto experts = make(layer, {.numerics = numerics("native")}, 2);
@@ -562,7 +579,7 @@ TEST(CpuEngine, RefusesTensorsThatDoNotFit) {
   EXPECT_EQ(why_not(wider, views).id, "experts.layout");
 }
 
-TEST(CpuEngine, RefusesCallsAndProblemsThatNobodyComputes) {
+TEST(CpuEngine, RefusesCallsAndProblemsThatNoEngineComputes) {
   const TestLayer layer(shape_of(WeightFormat::mxfp4, 64, 64), Activation::silu, 55);
   const CpuEngine engine(std::make_shared<ThreadPool>(1));
   ExpertsProblem wrong = complete(layer, {.numerics = numerics("native")});

@@ -37,8 +37,9 @@ GateAndUp functions_of(const MiddleEpilogue& how) {
     case Activation::swiglustep:
       return {GateFunction::swish_at_most, UpFunction::clamped, false, true};
     case Activation::situ:
-      return {GateFunction::situ,
-              how.params.situ_linear_beta > 0 ? UpFunction::situ : UpFunction::plain};
+      return {GateFunction::situ, static_cast<float>(how.params.situ_linear_beta) > 0.0f
+                                      ? UpFunction::situ
+                                      : UpFunction::plain};
     case Activation::relu2_no_mul:
       return {GateFunction::squared_relu, UpFunction::plain};
     case Activation::silu_no_mul:

@@ -1,6 +1,6 @@
 // Processes the sums of a GEMM in float32, a chunk of 64 values at a time: factors,
-// biases, rounding, the activation. Plain loops of fixed length that compilers turn into vector
-// code; every operation is rounded once, so all machines give the same bits.
+// biases, rounding, the activation. The loops over single values are kernels (elementwise.hpp).
+// Every operation is rounded once, so all machines give the same bits.
 #pragma once
 #include <cstddef>
 
@@ -39,7 +39,7 @@ struct MiddleEpilogue {
 void activate_chunk(const MiddleEpilogue& how, const FirstChunk& from, float* to);
 
 // Turns the sums of GEMM2 of one token into terms of the sum over its experts. LoRA is added after
-// the rounding, so `unweighted` leaves the weight to the caller.
+// the rounding; with `is_weighted` false the caller applies the weight.
 struct SecondEpilogue {
   SecondRounding rounding = SecondRounding::none;
   float factor = 1.0f;

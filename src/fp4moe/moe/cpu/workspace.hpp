@@ -18,8 +18,8 @@
 namespace fp4moe::moe::cpu {
 
 inline constexpr std::size_t kFirstRows = 2 * kernels::cpu::kChunk;  // of a task of GEMM1
-// GEMM2's outputs of all assignments are kept for as many rows as take no more than these bytes, or for
-// the least; and a total is summed where products are.
+// GEMM2's outputs of all assignments are kept for all rows if they take at most kNearBytes, else
+// for kMinKeptRows rows at a time. Totals are summed in the buffer of a GEMM's sums.
 inline constexpr std::size_t kNearBytes = std::size_t{2} << 20;
 inline constexpr std::size_t kMinKeptRows = 1024;
 inline constexpr std::size_t kMaxKeptRows = kernels::cpu::kGemmTokens * kFirstRows;

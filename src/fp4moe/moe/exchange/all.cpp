@@ -24,10 +24,10 @@ Result<Done> check_options(const ExchangeRow& row, const ExchangeOptions& option
     return usage("exchange.ranks", fmt::format("'{}' sends tokens between ranks", row.name))
         .expects("a communicator", "none");
   if (options.experts == 0 || options.experts > std::numeric_limits<std::int32_t>::max())
-    return usage("exchange.experts", "ids of 32 bits name the experts of all ranks")
+    return usage("exchange.experts", "invalid number of experts")
         .expects("1 to 2147483647 experts", fmt::format("{}", options.experts));
   if (row.format == TokenFormat::batched && options.max_tokens == 0)
-    return usage("exchange.max_tokens", "batches are made for a number of tokens")
+    return usage("exchange.max_tokens", "missing max_tokens")
         .expects("at least 1 token per rank", "0");
   return Done{};
 }

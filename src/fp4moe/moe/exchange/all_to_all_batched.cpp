@@ -50,7 +50,7 @@ class AllToAllBatched final : public RankedExchange {
     if (tokens.x.rows > max_tokens_)
       return error(ErrorCode::exhausted, "exchange.capacity", "a rank has too many tokens")
           .expects(fmt::format("at most {}", max_tokens_), fmt::format("{}", tokens.x.rows))
-          .try_this("Raise the most tokens of a rank, or compute fewer at a time");
+          .try_this("Raise the maximum number of tokens per rank, or compute fewer at a time");
     assign(tokens, options);
     std::vector<std::uint64_t> mine{tokens.adapters.empty() ? 0u : 1u};
     for (const auto& list : sent_) mine.push_back(list.size());

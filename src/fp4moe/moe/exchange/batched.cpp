@@ -99,7 +99,7 @@ class Batched final : public Exchange {
                  ErrorCode::exhausted, "exchange.capacity",
                  fmt::format("the batch of local expert {} overflows", fullest - members_.begin()))
           .expects(fmt::format("at most {} tokens", capacity_), fmt::format("{}", fullest->size()))
-          .try_this("Raise the most tokens of a rank, or compute fewer at a time");
+          .try_this("Raise the maximum number of tokens per rank, or compute fewer at a time");
     return Done{};
   }
 

@@ -1,4 +1,5 @@
-// The batches of a rank's experts in one buffer: as many rows for each expert, filled from the front.
+// The batches of a rank's experts in one buffer: the same number of rows for each expert, filled
+// from the front.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,13 +18,14 @@ class Batches {
   // those of reserve.
   Result<Done> open(std::uint64_t experts, std::uint64_t max_tokens, std::uint64_t ranks,
                     const RowCodec& codec, bool has_adapters) {
-    const std::uint64_t factors[] = {experts, max_tokens, ranks, codec.arrived_bytes()};
-    const auto bytes = checked_product(factors);
+    const auto capacity = checked_multiply(max_tokens, ranks);
+    const auto rows = capacity ? checked_multiply(experts, *capacity) : std::nullopt;
+    const auto bytes = rows ? checked_multiply(*rows, codec.arrived_bytes()) : std::nullopt;
     if (!bytes)
       return error(ErrorCode::exhausted, "exchange.capacity", "batches do not fit 64 bits");
-    capacity_ = max_tokens * ranks;
+    capacity_ = *capacity;
     if (const auto done = reserve(memory_, *bytes); !done) return done.why();
-    x_ = codec.arrived(memory_, experts * capacity_);
+    x_ = codec.arrived(memory_, *rows);
     counts_.assign(experts, 0);
     adapters_.assign(has_adapters ? x_.rows : 0, -1);
     return Done{};
@@ -32,7 +34,7 @@ class Batches {
   std::uint64_t rows() const { return x_.rows; }
   std::uint64_t capacity() const { return capacity_; }
   bool is_full(std::uint64_t expert) const { return count(expert) >= capacity_; }
-  // The row where a token as `codec` packed it now is.
+  // Unpacks a token into the expert's next free row and returns the row. The batch must not be full.
   std::uint64_t add(std::uint64_t expert, const std::byte* packed, RowCodec& codec) {
     const std::uint64_t row = expert * capacity_ + count(expert);
     ++counts_[expert];

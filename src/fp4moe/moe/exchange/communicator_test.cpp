@@ -54,7 +54,7 @@ TEST_P(Sizes, AllToAllBringsEveryRankItsBytesInRankOrder) {
   });
 }
 
-TEST_P(Sizes, AllGatherBringsTheSameToEverybody) {
+TEST_P(Sizes, AllGatherBringsTheSameToEveryRank) {
   run_ranks(GetParam(), {}, [](std::unique_ptr<Communicator> ranks) {
     const std::vector<std::uint64_t> mine{ranks->rank(), 7 * ranks->rank()};
 
@@ -215,7 +215,7 @@ TEST(Communicator, AParcelMustFitTheGroup) {
   EXPECT_EQ(solo->traffic().sent, 0u);
 }
 
-TEST(Communicator, AGroupOfNobodyIsAGroupOfOne) { EXPECT_EQ(make_threads(0).size(), 1u); }
+TEST(Communicator, AGroupOfNoRanksIsAGroupOfOne) { EXPECT_EQ(make_threads(0).size(), 1u); }
 
 TEST(Mpi, ABuildWithoutItSaysWhatToInstall) {
   if (has_mpi()) {

@@ -13,7 +13,7 @@ std::uint64_t chosen(const CostRequest& request) {
   return std::min(request.top_k, request.experts);
 }
 
-// That none of the chosen experts is among `held` of them.
+// The probability that none of the chosen experts is among the `held` ones.
 double chance_of_none(const CostRequest& request, std::uint64_t held) {
   double chance = 1;
   for (std::uint64_t i = 0; i < chosen(request); ++i) {

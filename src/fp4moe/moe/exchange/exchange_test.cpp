@@ -295,6 +295,19 @@ TEST(Batched, RefusesMoreTokensThanABatchHolds) {
   EXPECT_TRUE((*exchange)->prepare(input.tokens(), {}));
 }
 
+TEST(Batched, RefusesABatchThatDoesNotFit64Bits) {
+  const auto exchange =
+      make_exchange(ExchangeKind::batched, {.experts = 2, .max_tokens = UINT64_MAX / 2});
+  ASSERT_TRUE(exchange);
+  const Case given{.experts = 2, .top_k = 1};
+  Input input(given, 0, 1);
+
+  const auto in = (*exchange)->prepare(input.tokens(), {});
+
+  ASSERT_FALSE(in);
+  EXPECT_EQ(in.why().id, "exchange.capacity");
+}
+
 // --- what is wrong is said
 
 TEST(Exchange, WrongOptionsAndInputsAreRefused) {

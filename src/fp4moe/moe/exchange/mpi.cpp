@@ -108,7 +108,7 @@ class Watch {
 
  private:
   void look() {
-    constexpr auto kLook = std::chrono::milliseconds(100);  // for an interrupt
+    constexpr auto kLook = std::chrono::milliseconds(100);  // between two checks for an interrupt
     const auto deadline = Clock::now() + deadline_;
     std::unique_lock lock(mutex_);
     while (!changed_.wait_until(lock, std::min(deadline, Clock::now() + kLook),

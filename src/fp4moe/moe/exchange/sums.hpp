@@ -1,6 +1,7 @@
-// Sums of rows, over assignments and over ranks. Always in the same order, so that a result does not
-// depend on who was first: assignments of a token from left to right, ranks from 0 up. Sums are taken in
-// float32 (in float64 when a type is float64) and rounded once, to the type of the result.
+// Sums of rows, over assignments and over ranks. Always in the same order, so the result does not
+// depend on the order of arrival: assignments of a token from left to right, ranks from 0 up. Sums
+// are taken in float32 (in float64 when a type is float64) and rounded once, to the type of the
+// result.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -91,12 +91,13 @@ class ThreadRank final : public Communicator {
     } catch (...) {  // no memory for an error's words; the others must not wait for this rank
       if (!lock.owns_lock()) lock.lock();
       close();
+      group_->changed.wait(lock, [&] { return group_->closed >= mine; });  // they may still copy
       throw;
     }
     close();
     group_->changed.wait(lock, [&] { return group_->closed >= mine; });
     if (!copied) return copied.why();
-    // Who gave up since then does not spoil a step that all have taken.
+    // A rank that gave up after this step does not fail it.
     if (group_->failure && group_->failure->step == mine) return group_->failure->why;
     return Done{};
   }
@@ -133,7 +134,7 @@ class ThreadRank final : public Communicator {
 
   Result<Done> wait_for_all(std::uint64_t number, std::unique_lock<std::mutex>& lock) {
     const std::string_view step = group_->seats[rank()].step;
-    constexpr auto kLook = std::chrono::milliseconds(100);  // for an interrupt
+    constexpr auto kLook = std::chrono::milliseconds(100);  // between two checks for an interrupt
     const auto deadline = Clock::now() + group_->options.deadline;
     while (group_->opened <= number) {
       if (group_->failure) return group_->failure_for(rank());

@@ -38,8 +38,8 @@ using std::chrono::milliseconds;
 
 enum class First : std::uint8_t { this_rank, other_rank };
 
-// Whether the rank had what it needed with `allocations`; the process ends by a signal when the
-// other rank still waits after ten seconds.
+// True if the rank had the memory it needed with `allocations`. The process ends by a signal if
+// the other rank still waits after ten seconds.
 bool step_of_two(long allocations, First first, std::string_view others_step) {
   alarm(10);
   auto ranks = make_threads(2, {.deadline = milliseconds(60'000)});

@@ -18,7 +18,7 @@ struct PrepareRow {
   EnumSet<PolicyDate> policy_dates;
   std::string_view modular, monolithic;  // no second name: there is only a modular one
   TokenFormat format;
-  bool bounded;  // has a most number of tokens per rank
+  bool bounded;  // has a maximum number of tokens per rank
   Dispatchers dispatchers;
   bool is_async, reduced;
   std::string_view index_type;
@@ -35,10 +35,10 @@ constexpr PrepareRow kRows[] = {
     {Exchange::gather,               kJanuary2026,    "MoEPrepareAndFinalizeNaiveEP",               "",                                          kStandard, false, kWorld,           false, false, ""},
     {Exchange::gather,               kSinceMarch2026, "MoEPrepareAndFinalizeNaiveDPEPModular",      "MoEPrepareAndFinalizeNaiveDPEPMonolithic",  kStandard, false, kWorld,           false, false, ""},
     {Exchange::pplx,                 kJanuary2026,    "PplxPrepareAndFinalize",                     "",                                          kBatched,  true,  Dispatchers::world_without_tensor_parallel, true, true, "u32"},
-    {Exchange::deepep_ht,            kEveryEra,     "DeepEPHTPrepareAndFinalize",                 "",                                          kStandard, false, kWorld,           true,  true,  "i64"},
-    {Exchange::deepep_ll,            kEveryEra,     "DeepEPLLPrepareAndFinalize",                 "",                                          kBatched,  true,  kWorld,           true,  true,  "i64"},
+    {Exchange::deepep_ht,            kAllDates,     "DeepEPHTPrepareAndFinalize",                 "",                                          kStandard, false, kWorld,           true,  true,  "i64"},
+    {Exchange::deepep_ll,            kAllDates,     "DeepEPLLPrepareAndFinalize",                 "",                                          kBatched,  true,  kWorld,           true,  true,  "i64"},
     {Exchange::deepep_v2,            kSinceAugust2026,     "DeepEPV2PrepareAndFinalize",                 "",                                          kStandard, false, kWorld,           true,  true,  "i64"},
-    {Exchange::mori,                 kEveryEra,     "MoriPrepareAndFinalize",                     "",                                          kStandard, true,  kWorld,           false, true,  "i32"},
+    {Exchange::mori,                 kAllDates,     "MoriPrepareAndFinalize",                     "",                                          kStandard, true,  kWorld,           false, true,  "i32"},
     {Exchange::flashinfer_two_sided, kJanuary2026,    "FlashInferA2APrepareAndFinalize",            "",                                          kStandard, false, kWorld,           false, false, ""},
     {Exchange::flashinfer_two_sided, kBeforeAugust2026AndOurs, "FlashInferNVLinkTwoSidedPrepareAndFinalize", "",                                       kStandard, false, kWorld,           false, false, ""},
     {Exchange::flashinfer_two_sided, kSinceAugust2026,     "FlashInferNVLinkTwoSidedPrepareAndFinalize", "",                                          kStandard, false, kWorld,           false, true,  ""},

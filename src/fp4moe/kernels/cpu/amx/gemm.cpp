@@ -30,7 +30,7 @@ struct TilePadding {
 };
 
 // A chunk of a tile of tokens.
-struct WorkItem {
+struct WorkTile {
   std::size_t chunk = 0, parts = 0;
   std::size_t first_token = 0, tokens = 0;
 };
@@ -47,7 +47,7 @@ struct TileGemm {
   // otherwise loads would wait for unrelated stores.
   alignas(4096) TileSums tile_sums[kMaxParts][2];
   alignas(64) float sums[kGemmTokens][kGroups][kX86Group];
-  WorkItem earlier{};
+  WorkTile earlier{};
   TileSums* pending = nullptr;  // the sums of the second group's tiles
 
   explicit TileGemm(const GemmCall& gemm)
@@ -130,12 +130,12 @@ struct TileGemm {
     pending = nullptr;
   }
 
-  // Tokens come from the second cache: those of the next item are loaded before it begins. A
+  // Tokens come from the L2 cache: those of the next work tile are loaded before it begins. A
   // chunk's only operand stays loaded for all tiles of tokens.
-  [[gnu::always_inline]] void mma_work_tile(const WorkItem& item, const std::int8_t* next_tokens) {
-    const auto& stage = operands[item.chunk % kStages];
-    const bool loads = item.first_token == 0 || item.parts != 1;
-    for (std::size_t p = 0; p < item.parts; ++p) {
+  [[gnu::always_inline]] void mma_work_tile(const WorkTile& tile, const std::int8_t* next_tokens) {
+    const auto& stage = operands[tile.chunk % kStages];
+    const bool loads = tile.first_token == 0 || tile.parts != 1;
+    for (std::size_t p = 0; p < tile.parts; ++p) {
       if (loads) load_weights<0>(stage[0].weights[p]);
       mma_tiles<kLimbs, 0>();
       store_pending();
@@ -151,7 +151,7 @@ struct TileGemm {
       }
     }
     load_tokens<kLimbs>(next_tokens, X86Panel<kLimbs>::kLine);
-    earlier = item;
+    earlier = tile;
   }
 
   // Adds what is left.

@@ -2,8 +2,8 @@
 // it.
 //
 // A chunk is one operand where its two scales can be folded for all rows (gemm.hpp): the lookup
-// also applies the shift: its table holds the weights four times. Otherwise it is two operands,
-// each with zeros for the other block.
+// applies the shift, too, because its table holds the weights four times. Otherwise it is two
+// operands, each with zeros for the other block.
 #pragma once
 #include "fp4moe/kernels/cpu/avx512_vnni/gemm.hpp"
 
