@@ -35,7 +35,7 @@ fp4moe_explorer_sources(explorer_plan fp4moe/moe quantized_rows rows)
 fp4moe_explorer_sources(explorer_plan fp4moe/moe/exchange cost table wire)
 fp4moe_explorer_sources(explorer_plan fp4moe/runtime answer selection_request vllm_log vllm_messages)
 fp4moe_explorer_sources(explorer_cli fp4moe/cli answer_text assign error_text errors_toml explain help_text layout_places layouts list
-                        numbers options parse plan program question run_words)
+                        numbers options parse plan program run_words selection_options)
 fp4moe_explorer_sources(explorer_cli explorer)
 fp4moe_explorer_sources(explorer_cli bundled fmt)
 

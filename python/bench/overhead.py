@@ -194,17 +194,17 @@ def main() -> int:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--beside-torch", action="store_true", help="calls between torch's")
     parser.add_argument("--path", help=argparse.SUPPRESS)
-    wish = parser.parse_args()
-    if wish.path:
-        print(json.dumps(call_beside_torch(wish.path)))
+    options = parser.parse_args()
+    if options.path:
+        print(json.dumps(call_beside_torch(options.path)))
         return 0
-    if wish.beside_torch:
+    if options.beside_torch:
         with tempfile.TemporaryDirectory() as folder:
             print(json.dumps(report_beside_torch(folder), indent=2))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         try:
-            report = report_cpu(folder) if wish.device == "cpu" else report_cuda(folder)
+            report = report_cpu(folder) if options.device == "cpu" else report_cuda(folder)
         except (ImportError, fp4moe.UnavailableError) as why:
             print(f"overhead.py: {why}", file=sys.stderr)
             return NO_GPU

@@ -54,13 +54,13 @@ def measure(way: str, path: str, arguments: argparse.Namespace) -> dict[str, Any
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    wishes: dict[str, Any] = {
+    options: dict[str, Any] = {
         "fp4moe": {"quantization_config": fp4moe.transformers.Fp4MoeConfig()},
         "dequantized": {"quantization_config": Mxfp4Config(dequantize=True)},
     }
     before = resident("VmRSS")
     begin = time.perf_counter()
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16, **wishes[way])
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16, **options[way])
     loading = time.perf_counter() - begin
     torch.manual_seed(1)
     prompt = torch.randint(0, model.config.vocab_size, (1, arguments.prompt))

@@ -1,4 +1,4 @@
-// vLLM's functions by name: questions in JSON, conversion into the caller's arrays, kernels on what
+// vLLM's functions by name: requests in JSON, conversion into the caller's arrays, kernels on what
 // was converted. The package fp4moe.vllm.oracle gives them their names.
 #include <memory>
 #include <mutex>
@@ -31,8 +31,8 @@ using vllm::NvFp4KernelWeights;
 
 Json selection_request(const std::string& text) { return value_or_raise(parse_json(text)); }
 
-std::string vllm_ask(const std::string& question) {
-  const Json asked = selection_request(question);
+std::string vllm_ask(const std::string& request) {
+  const Json asked = selection_request(request);
   return value_or_raise(without_gil([&] { return vllm::ask(asked); })).dump();
 }
 
@@ -130,16 +130,16 @@ vllm::NvFp4Tensors nvfp4_tensors(const Loaded& loaded) {
           .a2_scale = loaded("a2_scale")};
 }
 
-std::string text_of(const Json& question, std::string_view key) {
-  const auto found = question.find(key);
-  return found != question.end() && found->is_string() ? found->string() : std::string();
+std::string text_of(const Json& request, std::string_view key) {
+  const auto found = request.find(key);
+  return found != request.end() && found->is_string() ? found->string() : std::string();
 }
 
 Converted convert(const std::string& text, const nb::dict& tensors, const nb::sequence& out) {
-  const Json question = selection_request(text);
-  const auto format = value_or_raise(vllm::format_from(question));
-  const vllm::MoeConfig config = value_or_raise(vllm::config_from(question));
-  vllm::ConversionOptions options = value_or_raise(vllm::options_from(question));
+  const Json request = selection_request(text);
+  const auto format = value_or_raise(vllm::format_from(request));
+  const vllm::MoeConfig config = value_or_raise(vllm::config_from(request));
+  vllm::ConversionOptions options = value_or_raise(vllm::options_from(request));
   const Loaded loaded(tensors);
   std::shared_ptr<Arrays> held(new Arrays, &let_arrays_go);
   std::vector<std::span<std::byte>> targets;
@@ -150,7 +150,7 @@ Converted convert(const std::string& text, const nb::dict& tensors, const nb::se
     targets.emplace_back(static_cast<std::byte*>(held->all.back().data()), view.bytes.size());
   }
   options.out = targets;
-  const std::string backend = text_of(question, "backend");
+  const std::string backend = text_of(request, "backend");
   const bool is_interleaved = options.w13_order == checkpoint::RowOrder::interleaved;
   if (format == formats::WeightFormat::mxfp4) {
     const auto member = value_or_raise(vllm::parse_mxfp4_moe_backend(backend));
@@ -189,18 +189,18 @@ Result<vllm::ExpertsClass> class_of(const Result<std::vector<vllm::ExpertsClass>
       .expects(fmt::format("one of {}", fmt::join(known, ", ")), name);
 }
 
-std::optional<double> constant(const Json& question, std::string_view key) {
-  const auto found = question.find(key);
-  if (found == question.end() || !found->is_number()) return std::nullopt;
+std::optional<double> constant(const Json& request, std::string_view key) {
+  const auto found = request.find(key);
+  if (found == request.end() || !found->is_number()) return std::nullopt;
   return found->get<double>();
 }
 
-Result<MoeKernel> make_moe_kernel(const Converted& converted, const Json& question,
+Result<MoeKernel> make_moe_kernel(const Converted& converted, const Json& request,
                                   const vllm::MoeConfig& config,
                                   const vllm::KernelOptions& options) {
-  const std::string backend = text_of(question, "backend"), name = text_of(question, "experts_cls");
-  const auto alpha = constant(question, "gemm1_alpha"), beta = constant(question, "gemm1_beta"),
-             limit = constant(question, "gemm1_clamp_limit");
+  const std::string backend = text_of(request, "backend"), name = text_of(request, "experts_cls");
+  const auto alpha = constant(request, "gemm1_alpha"), beta = constant(request, "gemm1_beta"),
+             limit = constant(request, "gemm1_clamp_limit");
   if (const auto* nvfp4 = std::get_if<NvFp4KernelWeights>(&converted.weights)) {
     const auto member = vllm::parse_nvfp4_moe_backend(backend);
     if (!member) return member.why();
@@ -233,16 +233,16 @@ Result<MoeKernel> make_moe_kernel(const Converted& converted, const Json& questi
 }
 
 PythonKernel make_kernel(const Converted& converted, const std::string& text) {
-  const Json question = selection_request(text);
-  const vllm::MoeConfig config = value_or_raise(vllm::config_from(question));
+  const Json request = selection_request(text);
+  const vllm::MoeConfig config = value_or_raise(vllm::config_from(request));
   vllm::KernelOptions options;
-  options.engine = value_or_raise(runtime::engine_from_name(text_of(question, "engine")));
-  if (const auto threads = question.find("threads");
-      threads != question.end() && threads->is_number_unsigned())
+  options.engine = value_or_raise(runtime::engine_from_name(text_of(request, "engine")));
+  if (const auto threads = request.find("threads");
+      threads != request.end() && threads->is_number_unsigned())
     options.threads = threads->get<std::size_t>();
   options.pool = shared_pool(options.threads, options.threads != 0);
   MoeKernel result = value_or_raise(
-      without_gil([&] { return make_moe_kernel(converted, question, config, options); }));
+      without_gil([&] { return make_moe_kernel(converted, request, config, options); }));
   return {converted.arrays, std::make_unique<MoeKernel>(std::move(result))};
 }
 
@@ -296,13 +296,13 @@ nb::object kernel_apply_monolithic(const PythonKernel& self, nb::handle x, nb::h
 }  // namespace
 
 void bind_vllm(nb::module_& module) {
-  module.def("vllm_ask", &vllm_ask, nb::arg("question"),
-             nb::sig("def vllm_ask(question: str) -> str"),
-             "A question about backends, in JSON, and its answer.");
+  module.def("vllm_ask", &vllm_ask, nb::arg("request"),
+             nb::sig("def vllm_ask(request: str) -> str"),
+             "A request about backends, in JSON, and its answer.");
   nb::class_<Converted>(module, "ConvertedWeights",
                         "Weights in a backend's layout, in the arrays they were put into.")
-      .def_static("convert", &convert, nb::arg("question"), nb::arg("tensors"), nb::arg("out"),
-                  nb::sig("def convert(question: str, tensors: dict[str, typing.Any], out: "
+      .def_static("convert", &convert, nb::arg("request"), nb::arg("tensors"), nb::arg("out"),
+                  nb::sig("def convert(request: str, tensors: dict[str, typing.Any], out: "
                           "typing.Sequence[typing.Any]) -> ConvertedWeights"),
                   "Loaded tensors by vLLM's names into `out`, as kernel_format asks for it.")
       .def("numbers", &Converted::numbers, nb::arg("name"),
@@ -310,8 +310,8 @@ void bind_vllm(nb::module_& module) {
       .def("warnings", &Converted::warnings, nb::sig("def warnings(self) -> list[str]"),
            "What is odd about the weights.");
   nb::class_<PythonKernel>(module, "MoeKernel", "A kernel on converted weights.")
-      .def_static("make", &make_kernel, nb::arg("weights"), nb::arg("question"),
-                  nb::sig("def make(weights: ConvertedWeights, question: str) -> MoeKernel"),
+      .def_static("make", &make_kernel, nb::arg("weights"), nb::arg("request"),
+                  nb::sig("def make(weights: ConvertedWeights, request: str) -> MoeKernel"),
                   "By the engines of this machine, with the backend's numbers.")
       .def_prop_ro(
           "is_monolithic", [](const PythonKernel& self) { return self.kernel->is_monolithic(); },

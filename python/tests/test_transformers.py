@@ -85,11 +85,11 @@ def test_a_layer_in_bf16_is_within_its_rounding(checkpoint: Path, kind: Any) -> 
 def test_generate_gives_the_tokens_of_the_dequantized_model(checkpoint: Path, kind: Any) -> None:
     ours, theirs = load(checkpoint, dtype=torch.float32), tiny.witness(checkpoint, kind)
     prompt = tokens(1, 7)
-    wish: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False}
-    exact = theirs.generate(prompt, **wish, output_logits=True, return_dict_in_generate=True)
+    options: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False}
+    exact = theirs.generate(prompt, **options, output_logits=True, return_dict_in_generate=True)
     margins = [row.topk(2).values.diff().abs().min() for row in exact.logits]
     assert min(margins) > 1e-3, "the seed gives near ties; choose another"
-    assert torch.equal(ours.generate(prompt, **wish), exact.sequences)
+    assert torch.equal(ours.generate(prompt, **options), exact.sequences)
 
 
 @torch.no_grad()
@@ -219,8 +219,8 @@ def test_a_damaged_checkpoint_is_refused_in_words(gpt_oss: Path, tmp_path: Path)
 
 
 def test_a_configuration_object_asks_for_it_too(gpt_oss: Path) -> None:
-    wish = Fp4MoeConfig(threads=1, weights="mapped")
-    mapped = AutoModelForCausalLM.from_pretrained(gpt_oss, quantization_config=wish)
+    options = Fp4MoeConfig(threads=1, weights="mapped")
+    mapped = AutoModelForCausalLM.from_pretrained(gpt_oss, quantization_config=options)
     with torch.no_grad():
         assert torch.equal(mapped(tokens(1, 6)).logits, load(gpt_oss)(tokens(1, 6)).logits)
 

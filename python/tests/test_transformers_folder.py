@@ -77,8 +77,8 @@ def test_nothing_is_packed(both: tuple[Path, Path]) -> None:
 
 
 def test_options_are_taken(both: tuple[Path, Path]) -> None:
-    wish = Fp4MoeConfig(numerics="exact", threads=1)
-    model = AutoModelForCausalLM.from_pretrained(both[1], quantization_config=wish)
+    options = Fp4MoeConfig(numerics="exact", threads=1)
+    model = AutoModelForCausalLM.from_pretrained(both[1], quantization_config=options)
     layer = next(m.layer for m in model.modules() if hasattr(m, "checkpoint_tensors"))
     assert layer.info()["numerics"] == "exact"
 

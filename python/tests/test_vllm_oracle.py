@@ -254,8 +254,8 @@ def test_a_layers_whole_life(checkpoint):
     witness = fp4moe.Layer.open(folder, 0, engine="reference", numerics="exact")
     ids, weights = witness.route(logits)
     exact = witness.apply(x, ids, weights)
-    for context, wish in ((APRIL, "auto"), (H100, "marlin"), (B200, "auto"), (Context("native", device="cpu"), "auto")):
-        method = Mxfp4MoEMethod(small(context, moe_backend=wish, experts_per_token=4), engine="reference", threads=1)
+    for context, backend in ((APRIL, "auto"), (H100, "marlin"), (B200, "auto"), (Context("native", device="cpu"), "auto")):
+        method = Mxfp4MoEMethod(small(context, moe_backend=backend, experts_per_token=4), engine="reference", threads=1)
         assert method.get_fused_moe_quant_config(None) is None
         layer = loaded(method, tensors)
         assert layer.w13_weight.shape[1:] == (2 * method.maybe_roundup_sizes()[1], method.maybe_roundup_sizes()[0] // 2)

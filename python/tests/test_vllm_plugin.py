@@ -41,8 +41,8 @@ def test_ranks_sum_up():
     cases.check_expert_maps("cpu")
 
 
-def test_a_token_may_have_nobody():
-    cases.check_nobody("cpu")
+def test_a_token_may_have_no_expert():
+    cases.check_no_expert("cpu")
 
 
 def test_batched_experts():

@@ -32,8 +32,8 @@ def test_ranks_sum_up():
     cases.check_expert_maps("cuda")
 
 
-def test_a_token_may_have_nobody():
-    cases.check_nobody("cuda")
+def test_a_token_may_have_no_expert():
+    cases.check_no_expert("cuda")
 
 
 def test_batched_experts():

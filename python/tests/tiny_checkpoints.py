@@ -154,8 +154,8 @@ def decode(found: dict[str, Any], name: str) -> np.ndarray:
 def witness(folder: Path, kind: Kind, dtype: torch.dtype = torch.float32) -> Any:
     """transformers' own model of the checkpoint, experts dequantized, computed eagerly."""
     if kind.model == "gpt_oss":
-        wish = Mxfp4Config(dequantize=True)
-        model = AutoModelForCausalLM.from_pretrained(folder, quantization_config=wish)
+        options = Mxfp4Config(dequantize=True)
+        model = AutoModelForCausalLM.from_pretrained(folder, quantization_config=options)
         model = model.to(dtype)
     else:
         model = AutoModelForCausalLM.from_pretrained(folder.parent / "bf16", dtype=dtype)

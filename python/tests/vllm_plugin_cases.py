@@ -108,7 +108,7 @@ def check_expert_maps(device: str) -> None:
     check(total, wanted)
 
 
-def check_nobody(device: str) -> None:
+def check_no_expert(device: str) -> None:
     layer = Experts(6, HIDDEN, INTERMEDIATE, Activation.SILU, device)
     part = layer.part([0, 1], 20)
     x, weights, ids = inputs(4, 6, 2, device)

@@ -13,8 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     options.device = "h100";
     options.format = format;
     options.layer = *json;
-    if (const auto question = runtime::resolve(options); !question)
-      fuzz::require_words(question.why());
+    if (const auto request = runtime::resolve(options); !request)
+      fuzz::require_words(request.why());
   }
   return 0;
 }

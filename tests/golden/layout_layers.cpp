@@ -74,7 +74,7 @@ constexpr Constraints kConstraints[] = {
     {10, false, R"({"is_persistent": true, "epilogue_subtile": 1})"},
 };
 
-Result<PolicyDate> era_param(const Json& params) {
+Result<PolicyDate> policy_date_param(const Json& params) {
   const Result<std::string> date = string_field(params, "vllm");
   if (!date) return date.why();
   for (const LayoutDate& row : kLayoutDates)
@@ -181,7 +181,7 @@ Outcome check_flags(const Json& params, const platform::Device& device) {
 }
 
 Outcome check_swizzle(const LayoutCase& given) {
-  const Result<PolicyDate> policy_date = era_param(*given.params);
+  const Result<PolicyDate> policy_date = policy_date_param(*given.params);
   if (!policy_date) return policy_date.why();
   const Result<platform::Device> device = arch_param(*given.params);
   if (!device) return device.why();
@@ -207,7 +207,7 @@ Outcome check_swizzle(const LayoutCase& given) {
 }
 
 Outcome check_conversion(const LayoutCase& given) {
-  const Result<PolicyDate> policy_date = era_param(*given.params);
+  const Result<PolicyDate> policy_date = policy_date_param(*given.params);
   if (!policy_date) return policy_date.why();
   const Result<std::string> name = string_field(*given.params, "backend");
   if (!name) return name.why();

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include <fmt/format.h>
@@ -27,26 +30,6 @@ constexpr OracleDate kOracleDates[] = {
     {"2026-08-22", oracle::PolicyDate::august_22},
     {"vllm-0.33.0", oracle::PolicyDate::vllm_033},
     {"native", oracle::PolicyDate::native},
-};
-
-// Reads whole numbers into ints; the first error is kept.
-class IntReader {
- public:
-  explicit IntReader(const Json& object) : object_(object) {}
-  void read(std::string_view key, int& into) {
-    if (why_) return;
-    const auto number = number_field(object_, key, kMaxRanks);
-    if (number) {
-      into = static_cast<int>(*number);
-    } else {
-      why_ = number.why();
-    }
-  }
-  const std::optional<Error>& why() const { return why_; }
-
- private:
-  const Json& object_;
-  std::optional<Error> why_{};
 };
 
 Result<std::optional<platform::Capability>> capability_field(const Json& object) {
@@ -75,6 +58,60 @@ Result<EnumSet<platform::Library>> libraries_field(const Json& object) {
       libraries.insert(static_cast<platform::Library>(row - platform::kLibraryNames.begin()));
   }
   return libraries;
+}
+
+template <class Struct>
+struct FieldRow {
+  std::string_view key;
+  std::variant<int Struct::*, bool Struct::*, std::string Struct::*> member;
+};
+using oracle::Deployment;
+using oracle::Parallel;
+// clang-format off
+constexpr FieldRow<Parallel> kParallelFields[] = {
+    {"tp_size", &Parallel::tp_size}, {"pcp_size", &Parallel::pcp_size}, {"dp_size", &Parallel::dp_size}, {"ep_size", &Parallel::ep_size},
+    {"tp_rank", &Parallel::tp_rank}, {"pcp_rank", &Parallel::pcp_rank}, {"dp_rank", &Parallel::dp_rank}, {"ep_rank", &Parallel::ep_rank},
+    {"sp_size", &Parallel::sp_size}, {"use_ep", &Parallel::use_ep},
+    {"all2all_backend", &Parallel::all2all_backend}, {"enable_eplb", &Parallel::enable_eplb},
+};
+constexpr FieldRow<Deployment> kDeploymentFields[] = {
+    {"tp_size", &Deployment::tp_size}, {"pcp_size", &Deployment::pcp_size}, {"dp_size", &Deployment::dp_size},
+    {"tp_rank", &Deployment::tp_rank}, {"pcp_rank", &Deployment::pcp_rank}, {"dp_rank", &Deployment::dp_rank},
+    {"sp_size", &Deployment::sp_size}, {"enable_expert_parallel", &Deployment::enable_expert_parallel},
+    {"all2all_backend", &Deployment::all2all_backend}, {"enable_eplb", &Deployment::enable_eplb},
+};
+// clang-format on
+
+template <class T>
+Result<Done> read_into(const Json& object, std::string_view key, T& to) {
+  auto found = [&] {
+    if constexpr (std::is_same_v<T, int>)
+      return number_field(object, key, kMaxRanks);
+    else if constexpr (std::is_same_v<T, bool>)
+      return bool_field(object, key);
+    else
+      return string_field(object, key);
+  }();
+  if (!found) return found.why();
+  to = static_cast<T>(*std::move(found));
+  return Done{};
+}
+
+// All rows are required, and no other key is accepted.
+template <class Struct>
+Result<Struct> read_fields(const Json& object, std::string_view what,
+                           std::span<const FieldRow<Struct>> rows) {
+  std::vector<std::string_view> known;
+  for (const FieldRow<Struct>& row : rows) known.push_back(row.key);
+  if (const auto fine = refuse_other_keys(object, what, known); !fine) return fine.why();
+  Struct result;
+  for (const FieldRow<Struct>& row : rows) {
+    const auto read = [&](auto member) -> Result<Done> {
+      return read_into(object, row.key, result.*member);
+    };
+    if (const auto done = std::visit(read, row.member); !done) return done.why();
+  }
+  return result;
 }
 
 }  // namespace
@@ -142,61 +179,12 @@ Result<platform::Device> device_field(const Json& platform) {
   return device;
 }
 
-Result<oracle::Parallel> parallel_field(const Json& parallel) {
-  constexpr std::string_view kKnown[] = {"tp_size", "pcp_size", "dp_size",         "ep_size",
-                                         "tp_rank", "pcp_rank", "dp_rank",         "ep_rank",
-                                         "sp_size", "use_ep",   "all2all_backend", "enable_eplb"};
-  if (const auto fine = refuse_other_keys(parallel, "parallel", kKnown); !fine) return fine.why();
-  oracle::Parallel result;
-  IntReader ints(parallel);
-  ints.read("tp_size", result.tp_size);
-  ints.read("pcp_size", result.pcp_size);
-  ints.read("dp_size", result.dp_size);
-  ints.read("ep_size", result.ep_size);
-  ints.read("tp_rank", result.tp_rank);
-  ints.read("pcp_rank", result.pcp_rank);
-  ints.read("dp_rank", result.dp_rank);
-  ints.read("ep_rank", result.ep_rank);
-  ints.read("sp_size", result.sp_size);
-  if (ints.why()) return *ints.why();
-  const auto use_ep = bool_field(parallel, "use_ep");
-  if (!use_ep) return use_ep.why();
-  const auto exchange = string_field(parallel, "all2all_backend");
-  if (!exchange) return exchange.why();
-  const auto eplb = bool_field(parallel, "enable_eplb");
-  if (!eplb) return eplb.why();
-  result.use_ep = *use_ep;
-  result.all2all_backend = *exchange;
-  result.enable_eplb = *eplb;
-  return result;
+Result<Parallel> parallel_field(const Json& parallel) {
+  return read_fields<Parallel>(parallel, "parallel", kParallelFields);
 }
 
-Result<oracle::Deployment> deployment_field(const Json& input) {
-  constexpr std::string_view kKnown[] = {
-      "tp_size",         "pcp_size",   "dp_size", "tp_rank",
-      "pcp_rank",        "dp_rank",    "sp_size", "enable_expert_parallel",
-      "all2all_backend", "enable_eplb"};
-  if (const auto fine = refuse_other_keys(input, "input", kKnown); !fine) return fine.why();
-  oracle::Deployment result;
-  IntReader ints(input);
-  ints.read("tp_size", result.tp_size);
-  ints.read("pcp_size", result.pcp_size);
-  ints.read("dp_size", result.dp_size);
-  ints.read("tp_rank", result.tp_rank);
-  ints.read("pcp_rank", result.pcp_rank);
-  ints.read("dp_rank", result.dp_rank);
-  ints.read("sp_size", result.sp_size);
-  if (ints.why()) return *ints.why();
-  const auto expert_parallel = bool_field(input, "enable_expert_parallel");
-  if (!expert_parallel) return expert_parallel.why();
-  const auto exchange = string_field(input, "all2all_backend");
-  if (!exchange) return exchange.why();
-  const auto eplb = bool_field(input, "enable_eplb");
-  if (!eplb) return eplb.why();
-  result.enable_expert_parallel = *expert_parallel;
-  result.all2all_backend = *exchange;
-  result.enable_eplb = *eplb;
-  return result;
+Result<Deployment> deployment_field(const Json& input) {
+  return read_fields<Deployment>(input, "input", kDeploymentFields);
 }
 
 }  // namespace fp4moe::golden

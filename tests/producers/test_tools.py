@@ -130,15 +130,15 @@ def test_transformers_gives_the_tools_logits(tool: str, name: str) -> None:
 
     assert fp4moe.transformers
     path, row = result(tool, name)
-    wish = {"experts_implementation": "fp4moe", "dtype": torch.float32}
+    options = {"experts_implementation": "fp4moe", "dtype": torch.float32}
     if "transformers" in row:
         with pytest.raises(Exception, match=re.escape(row["transformers"])):
-            AutoModelForCausalLM.from_pretrained(path, **wish)
+            AutoModelForCausalLM.from_pretrained(path, **options)
         return
     if "no_logits" in row:
         pytest.skip(row["no_logits"])
     seen = witness_of(path)
-    model = AutoModelForCausalLM.from_pretrained(path, **wish).eval()
+    model = AutoModelForCausalLM.from_pretrained(path, **options).eval()
     with torch.no_grad():
         found = model(seen["input_ids"]).logits.float()
     assert float((found - seen["logits"]).norm() / seen["logits"].norm()) < 2e-4

@@ -56,7 +56,7 @@ class Fp4MoeConfig(QuantizationConfigMixin):
         self._stored: dict[str, Any] | None = None
 
     def adopting(self, stored: dict[str, Any] | None) -> Fp4MoeConfig:
-        """The same wishes for a checkpoint whose configuration says `stored`."""
+        """The same options for a checkpoint whose configuration says `stored`."""
         result = copy.copy(self)
         result._stored = copy.deepcopy(stored)
         return result
@@ -67,7 +67,7 @@ class Fp4MoeConfig(QuantizationConfigMixin):
         return self._stored
 
     def _options(self) -> dict[str, Any]:
-        """The wishes, by their words."""
+        """The options, by their names."""
         return {word: getattr(self, word) for word in OPTIONS}
 
     def layer_options(self, place: str = "cpu") -> dict[str, Any]:

@@ -54,8 +54,8 @@ def quantize_experts(model: Any, format: str = "mxfp4", **options: Any) -> Any:
         )
     for name, module in found:
         _check(name, module, format)
-    wish = Fp4MoeConfig(**options).adopting(_document(model, found, format))
-    config = {**model.config.to_dict(), "quantization_config": wish.to_dict()}
+    request = Fp4MoeConfig(**options).adopting(_document(model, found, format))
+    config = {**model.config.to_dict(), "quantization_config": request.to_dict()}
     for name, module in found:
         tensors = _gpt_oss(name, module) if module.has_bias else _matrices(name, module, format)
         opened = fp4moe.Model.from_tensors(tensors, config=config)
@@ -64,12 +64,12 @@ def quantize_experts(model: Any, format: str = "mxfp4", **options: Any) -> Any:
             raise errors.from_json(facts["error"])
         check_activation(module, str(facts["activation"]), config.get("swiglu_limit"), name)
         experts = Fp4MoeExperts(facts, functools.partial(dict, tensors))
-        experts.attach(opener(opened, 0, wish))
+        experts.attach(opener(opened, 0, request))
         model.set_submodule(name, experts)
-    model.config.quantization_config = wish
-    model.hf_quantizer = Fp4MoeQuantizer(wish)
+    model.config.quantization_config = request
+    model.hf_quantizer = Fp4MoeQuantizer(request)
     model.is_quantized = True
-    model.quantization_method = wish.quant_method
+    model.quantization_method = request.quant_method
     return model
 
 

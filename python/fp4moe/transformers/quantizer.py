@@ -234,19 +234,19 @@ class Fp4MoeQuantizer(HfQuantizer):
         )
 
 
-def _place(wish: Any) -> str:
-    """Where a wish leads: "cpu", "cuda" (the first GPU), or what was given."""
-    if wish in (None, "cpu", "auto", "balanced", "balanced_low_0", "sequential"):
+def _place(request: Any) -> str:
+    """The place that a request names: "cpu", "cuda" (the first GPU), or what was given."""
+    if request in (None, "cpu", "auto", "balanced", "balanced_low_0", "sequential"):
         return "cpu"
-    first = wish in (0, "cuda", "cuda:0") or wish == torch.device("cuda", 0)
+    first = request in (0, "cuda", "cuda:0") or request == torch.device("cuda", 0)
     if first and torch.cuda.is_available():
         return "cuda"
-    return "cpu" if wish == torch.device("cpu") else str(wish)
+    return "cpu" if request == torch.device("cpu") else str(request)
 
 
-def opener(model: Model, number: int, wish: Fp4MoeConfig) -> Open:
+def opener(model: Model, number: int, options: Fp4MoeConfig) -> Open:
     """What opens a layer of a model on "cpu" or "cuda"."""
-    return lambda place: model.layer(number, **wish.layer_options(place))
+    return lambda place: model.layer(number, **options.layer_options(place))
 
 
 def experts_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -52,17 +52,17 @@ class _Choice:
         stored = _stored(config)
         if not _is_wanted(config, quantization_config, stored):
             return self._others(config, quantization_config, *args, **kwargs)
-        wish = quantization_config if quantization_config is not None else Fp4MoeConfig()
+        request = quantization_config if quantization_config is not None else Fp4MoeConfig()
         if is_folder(stored):  # its files have names that only fp4moe knows
             if Path(config.name_or_path).is_dir():
                 converted.other_files(config.name_or_path)
             config.transformers_weights = converted.INDEX
-            wish, stored = copy.copy(wish), converted.source_of(stored)
-            wish.is_folder = True
+            request, stored = copy.copy(request), converted.source_of(stored)
+            request.is_folder = True
         for holder in (config, config.get_text_config(decoder=True)):
             if getattr(holder, "quantization_config", None) is not None:
                 del holder.quantization_config
-        return self._others(config, wish.adopting(stored), *args, **kwargs)
+        return self._others(config, request.adopting(stored), *args, **kwargs)
 
 
 def _is_wanted(config: Any, given: Any, stored: dict[str, Any] | None) -> bool:

@@ -107,19 +107,19 @@ constexpr InUse kInUse[] = {
      .generation = "x86.16x32.int8"},
 };
 
-bool matches(const InUse& row, const LayoutRequest& question, std::string_view id) {
-  const platform::Device& device = question.device;
+bool matches(const InUse& row, const LayoutRequest& request, std::string_view id) {
+  const platform::Device& device = request.device;
   const platform::Capability capability = device.capability.value_or(platform::Capability{});
   return row.id == id &&
-         (row.policy_dates.empty() || row.policy_dates.contains(question.policy_date)) &&
+         (row.policy_dates.empty() || row.policy_dates.contains(request.policy_date)) &&
          (row.kinds.empty() || row.kinds.contains(device.kind)) &&
          row.capability.contains(capability) && (row.gfx.empty() || row.gfx == device.gfx) &&
          (row.architecture == CpuArchitecture::unknown ||
           row.architecture == device.architecture) &&
-         question.tp_size <= row.max_ranks &&
+         request.tp_size <= row.max_ranks &&
          (row.activations.empty() ||
-          (question.activation && row.activations.contains(*question.activation))) &&
-         (row.when == nullptr || row.when(question.environment));
+          (request.activation && row.activations.contains(*request.activation))) &&
+         (row.when == nullptr || row.when(request.environment));
 }
 
 Error unspecified(const oracle::Backend& backend, std::string_view why) {
@@ -173,11 +173,11 @@ std::vector<std::string> readers(std::string_view id) {
   return {names.begin(), names.end()};
 }
 
-Result<const layout::Layout*> layout_of(const LayoutRequest& question) {
-  const oracle::Backend& backend = question.backend;
+Result<const layout::Layout*> layout_of(const LayoutRequest& request) {
+  const oracle::Backend& backend = request.backend;
   const std::string id = layout_id(backend);
   const auto* used =
-      std::ranges::find_if(kInUse, [&](const InUse& row) { return matches(row, question, id); });
+      std::ranges::find_if(kInUse, [&](const InUse& row) { return matches(row, request, id); });
   const bool is_known = used != std::end(kInUse);
   if (is_known && !used->unspecified.empty()) return unspecified(backend, used->unspecified);
   if (layout::find_layout(layouts(), id, {}) == nullptr)

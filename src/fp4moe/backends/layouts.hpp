@@ -35,6 +35,6 @@ struct LayoutRequest {
   std::optional<oracle::Activation> activation{};
   platform::Environment environment{};
 };
-Result<const layout::Layout*> layout_of(const LayoutRequest& question);
+Result<const layout::Layout*> layout_of(const LayoutRequest& request);
 
 }  // namespace fp4moe::backends

@@ -143,22 +143,22 @@ TEST(Layouts, FollowTheDateTheDeviceAndTheRanks) {
 // Where the reference hands bytes to a library whose layout is not known, the refusal says why.
 TEST(Layouts, UnspecifiedOnesAreRefusedWithTheirReason) {
   constexpr auto kMxfp4 = formats::WeightFormat::mxfp4;
-  const auto why = [](const LayoutRequest& question) {
-    const Result<const Layout*> found = layout_of(question);
+  const auto why = [](const LayoutRequest& request) {
+    const Result<const Layout*> found = layout_of(request);
     return found ? std::string() : found.why().id + ": " + found.why().message;
   };
   const platform::Device mi355x = device("mi355x"), mi455x = device("mi455x");
   const oracle::Backend& aiter = backend("AITER_MXFP4_BF16", kMxfp4, PolicyDate::vllm_033);
   EXPECT_EQ(why({aiter, PolicyDate::vllm_033, mi355x}), "");
   EXPECT_EQ(why({aiter, PolicyDate::vllm_033, mi355x, 1, oracle::Activation::silu}), "");
-  LayoutRequest question{aiter, PolicyDate::vllm_033, mi355x, 1, oracle::Activation::situ};
-  EXPECT_NE(why(question).find("gate and up rows apart"), std::string::npos);
-  question.environment.set(platform::Variable::rocm_aiter_situv2, "A8W4");
-  EXPECT_EQ(why(question), "");
-  question.environment.set(platform::Variable::rocm_aiter_a4w4_dsv4, "1");
-  EXPECT_TRUE(why(question).starts_with("layout.unspecified"));
-  question.policy_date = PolicyDate::august_22;
-  EXPECT_EQ(why(question), "");
+  LayoutRequest request{aiter, PolicyDate::vllm_033, mi355x, 1, oracle::Activation::situ};
+  EXPECT_NE(why(request).find("gate and up rows apart"), std::string::npos);
+  request.environment.set(platform::Variable::rocm_aiter_situv2, "A8W4");
+  EXPECT_EQ(why(request), "");
+  request.environment.set(platform::Variable::rocm_aiter_a4w4_dsv4, "1");
+  EXPECT_TRUE(why(request).starts_with("layout.unspecified"));
+  request.policy_date = PolicyDate::august_22;
+  EXPECT_EQ(why(request), "");
 
   for (const std::string_view name : {"TRITON", "TRITON_UNFUSED", "AITER_TRITON_MXFP4_BF16",
                                       "AITER_TRITON_MXFP4_MXFP4", "AITER_MXFP4_FP8"})

@@ -268,18 +268,18 @@ TEST(Policies, DroppingADemandNeverTakesAKernelAway) {
 
 TEST(Policies, SelectionIsAPureFunctionOnAnyThread) {
   SplitMix64 random(4);
-  std::vector<std::pair<const Policy*, Request>> questions;
+  std::vector<std::pair<const Policy*, Request>> requests;
   for (int i = 0; i < 64; ++i) {
     const Policy& one = any_of(random, policies());
-    questions.emplace_back(&one, random_request(random, one));
+    requests.emplace_back(&one, random_request(random, one));
   }
   const auto answer = [&](std::size_t i) {
-    return to_json(make_record(*questions[i].first, Mode::compat, questions[i].second)).dump();
+    return to_json(make_record(*requests[i].first, Mode::compat, requests[i].second)).dump();
   };
-  std::vector<std::string> expected, found(questions.size());
-  for (std::size_t i = 0; i < questions.size(); ++i) expected.push_back(answer(i));
+  std::vector<std::string> expected, found(requests.size());
+  for (std::size_t i = 0; i < requests.size(); ++i) expected.push_back(answer(i));
 
-  const auto ran = parallel_for(4, questions.size(), [&](std::size_t i) -> Result<Done> {
+  const auto ran = parallel_for(4, requests.size(), [&](std::size_t i) -> Result<Done> {
     found[i] = answer(i);
     return Done{};
   });

@@ -210,10 +210,10 @@ TEST(CApi, ExplainsAsTheCommandDoes) {
   options.tp = 2;
   options.expert_parallel = true;
   options.fields["hidden_dim"] = "4096";
-  const auto question = runtime::resolve(options);
-  ASSERT_TRUE(question) << text(question.why());
+  const auto request = runtime::resolve(options);
+  ASSERT_TRUE(request) << text(request.why());
   Json expected{{"schema_version", 1}};
-  expected.update(runtime::to_json(runtime::answer(*question)));
+  expected.update(runtime::to_json(runtime::answer(*request)));
   EXPECT_EQ(parsed(take(record)), expected);
   ASSERT_EQ(fp4moe_explain(nullptr, &record), FP4MOE_OK) << fp4moe_last_error();
   fp4moe_free_string(record);

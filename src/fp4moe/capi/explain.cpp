@@ -1,4 +1,4 @@
-// fp4moe_explain: the question as a JSON object, its answer as another.
+// fp4moe_explain: the request as a JSON object, its answer as another.
 #include <array>
 #include <string>
 #include <string_view>
@@ -127,11 +127,11 @@ Result<Done> explain(const char* request, char** record) {
   if (const auto fine = clear(record, "the place for the record"); !fine) return fine.why();
   const Result<SelectionOptions> options = parse_request(request);
   if (!options) return options.why();
-  Result<SelectionRequest> question = runtime::resolve(*options);
-  if (!question) return question.why();
-  const runtime::Answer result = runtime::answer(*std::move(question));
+  Result<SelectionRequest> resolved = runtime::resolve(*options);
+  if (!resolved) return resolved.why();
+  const runtime::Answer result = runtime::answer(*std::move(resolved));
   log_all(FP4MOE_LOG_WARNING, result.record.warnings);
-  log_all(FP4MOE_LOG_NOTE, result.question.notes);
+  log_all(FP4MOE_LOG_NOTE, result.request.notes);
   Json whole{{"schema_version", 1}};
   whole.update(runtime::to_json(result));
   if (const auto given = give(whole, record); !given) return given.why();

@@ -21,7 +21,7 @@ namespace agreement_test {
 using runtime::Answer;
 using runtime::SelectionOptions;
 
-// Under sanitizers one question in 11 is asked: they check memory, and these reach the same code.
+// Under sanitizers one request in 11 is made: they check memory, and these reach the same code.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr std::size_t kEvery = 11;
 #else
@@ -74,13 +74,13 @@ void expect_same_offers(const Answer& answer, const Error& planned, const std::s
 
 // What plan, and with it convert and run, choose.
 void expect_plan_agrees(const Answer& answer, const plan::Ranks& ranks, const std::string& what) {
-  const runtime::SelectionRequest& question = answer.question;
-  plan::PlanRequest request{.model = question.model, .device = question.request.device};
-  request.policy = question.policy;
-  request.mode = question.mode;
-  request.ranks = ranks;
-  const auto result = plan::make_plan(request);
-  ASSERT_EQ(static_cast<bool>(result), static_cast<bool>(*question.split)) << what;
+  const runtime::SelectionRequest& request = answer.request;
+  plan::PlanRequest wanted{.model = request.model, .device = request.request.device};
+  wanted.policy = request.policy;
+  wanted.mode = request.mode;
+  wanted.ranks = ranks;
+  const auto result = plan::make_plan(wanted);
+  ASSERT_EQ(static_cast<bool>(result), static_cast<bool>(*request.split)) << what;
   if (!result) {
     EXPECT_FALSE(answer.is_served()) << what;
     EXPECT_EQ(result.why().id, answer.impossible->id) << what;
@@ -100,10 +100,10 @@ void expect_plan_agrees(const Answer& answer, const plan::Ranks& ranks, const st
     EXPECT_EQ(each.refused.empty(), known->would_run()) << what << " " << each.backend->name;
   }
   if (ranks.tp * ranks.dp * ranks.ep != 1) return;
-  const auto choice = runtime::choose(question.model, {},
-                                      {.policy = std::string(question.policy->name),
-                                       .mode = question.mode,
-                                       .device = question.request.device});
+  const auto choice = runtime::choose(request.model, {},
+                                      {.policy = std::string(request.policy->name),
+                                       .mode = request.mode,
+                                       .device = request.request.device});
   ASSERT_EQ(static_cast<bool>(choice), row != result->backends.end()) << what;
   if (choice) {
     EXPECT_EQ(choice->backend, answer.record.selection.backend) << what;
@@ -135,9 +135,9 @@ void expect_remedies_help(const Answer& answer, const SelectionOptions& asked,
       else
         ADD_FAILURE() << what << " " << asks[i];
     }
-    const auto question = runtime::resolve(again);
-    ASSERT_TRUE(question) << what << ": " << text(question.why());
-    const oracle::Selection result = select(*question->policy, question->mode, question->request);
+    const auto request = runtime::resolve(again);
+    ASSERT_TRUE(request) << what << ": " << text(request.why());
+    const oracle::Selection result = select(*request->policy, request->mode, request->request);
     EXPECT_EQ(result.backend, to.backend) << what << ": " << to.remedy.steps.front();
   }
 }
@@ -155,9 +155,9 @@ TEST(Agreement, OfExplainPlanConvertAndRunForEveryDevicePolicyModeAndModel) {
                             row.name, ranks.tp, ranks.dp, ranks.ep);
             SelectionOptions options = words(part.name, policy, row, ranks);
             options.mode = mode;
-            Result<runtime::SelectionRequest> question = runtime::resolve(options);
-            ASSERT_TRUE(question) << what << ": " << text(question.why());
-            const Answer answer = runtime::answer(*std::move(question));
+            Result<runtime::SelectionRequest> request = runtime::resolve(options);
+            ASSERT_TRUE(request) << what << ": " << text(request.why());
+            const Answer answer = runtime::answer(*std::move(request));
             expect_plan_agrees(answer, ranks, what);
             expect_remedies_help(answer, options, what);
           }
@@ -188,11 +188,11 @@ TEST(Agreement, OfExplainPlanAndRunForModelsOfQuark) {
           options.policy = policy.name;
           options.model = path;
           options.tp = tp;
-          Result<runtime::SelectionRequest> question = runtime::resolve(options);
-          ASSERT_TRUE(question) << text(question.why());
+          Result<runtime::SelectionRequest> request = runtime::resolve(options);
+          ASSERT_TRUE(request) << text(request.why());
           const std::string what =
               std::string(part.name) + " " + std::string(policy.name) + " " + input;
-          expect_plan_agrees(runtime::answer(*std::move(question)), {.tp = tp}, what);
+          expect_plan_agrees(runtime::answer(*std::move(request)), {.tp = tp}, what);
         }
     }
   }
@@ -235,9 +235,9 @@ TEST(Agreement, OfMatrixAndExplain) {
       options.policy = policy["policy"].string();
       options.format = policy["format"].string();
       if (!row["environment"].is_null()) options.variables.push_back(row["environment"].string());
-      Result<runtime::SelectionRequest> question = runtime::resolve(options);
-      ASSERT_TRUE(question) << text(question.why());
-      const Answer answer = runtime::answer(*std::move(question));
+      Result<runtime::SelectionRequest> request = runtime::resolve(options);
+      ASSERT_TRUE(request) << text(request.why());
+      const Answer answer = runtime::answer(*std::move(request));
       EXPECT_EQ(row["backend"].is_null() ? "-" : row["backend"].string(),
                 answer.refused_before.empty() ? chosen(answer) : "-")
           << options.device << " " << options.policy << " " << row["situation"].string();
@@ -252,11 +252,11 @@ TEST(Agreement, OfTheExitStatusesOfExplainAndPlan) {
   for (const char* tp : {"1", "7", "8"})
     for (const char* model : {"gpt-oss-120b", "qwen3-30b-a3b"})
       for (const char* device : {"h100", "b200", "v100", "cpu-avx512"}) {
-        const std::vector<std::string> question{"--model", model, "--device", device,
-                                                "--tp",    tp,    "--policy", "2026-04-24"};
+        const std::vector<std::string> request{"--model", model, "--device", device,
+                                               "--tp",    tp,    "--policy", "2026-04-24"};
         std::vector<std::string> explain{"explain"}, plan{"plan"};
-        explain.insert(explain.end(), question.begin(), question.end());
-        plan.insert(plan.end(), question.begin(), question.end());
+        explain.insert(explain.end(), request.begin(), request.end());
+        plan.insert(plan.end(), request.begin(), request.end());
         const auto explained = testing::run(explain), planned = testing::run(plan);
         const bool agree = explained.status == 0 ? planned.status == 0
                                                  : planned.status == 0 || planned.status == 4;

@@ -9,7 +9,7 @@
 #include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/error_text.hpp"
-#include "fp4moe/cli/question.hpp"
+#include "fp4moe/cli/selection_options.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -91,7 +91,7 @@ std::string other_rules(const runtime::Alternative& other) {
 
 // The command to type next.
 std::string next_step(const Answer& answer) {
-  const runtime::SelectionRequest& question = answer.question;
+  const runtime::SelectionRequest& request = answer.request;
   for (const runtime::Alternative& other : answer.alternatives)
     if (!answer.is_served() && answer.to_change.empty() && other.loads &&
         other.policy->policy_date == oracle::PolicyDate::native)
@@ -99,20 +99,20 @@ std::string next_step(const Answer& answer) {
                          other.selection.backend->name);
   if (!answer.is_served())
     return "Next: one of the above, or --verbose for every kernel with every reason";
-  const std::string device = question.is_described
-                                 ? fmt::format(" --device {}", question.request.device.name)
+  const std::string device = request.is_described
+                                 ? fmt::format(" --device {}", request.request.device.name)
                                  : std::string();
-  const bool is_row = checkpoint::find_model(question.model.name) != nullptr;
+  const bool is_row = checkpoint::find_model(request.model.name) != nullptr;
   const std::string model =
       (is_row ? " --model " : " ") +
-      (question.model.name.empty() ? std::string("CHECKPOINT") : question.model.name);
-  const oracle::Parallel& parallel = question.request.layer.parallel;
+      (request.model.name.empty() ? std::string("CHECKPOINT") : request.model.name);
+  const oracle::Parallel& parallel = request.request.layer.parallel;
   const std::string ranks = parallel.ep_size > 1   ? fmt::format(" --ep {}", parallel.ep_size)
                             : parallel.tp_size > 1 ? fmt::format(" --tp {}", parallel.tp_size)
                                                    : std::string();
   return fmt::format(
       "Next: fp4moe plan{}{}{} --policy {} (bytes per rank), or --verbose (every kernel)", model,
-      ranks, device, question.policy->name);
+      ranks, device, request.policy->name);
 }
 
 // "routes by itself, standard tokens, 16-bit activations, layout marlin.mxfp4, ..."
@@ -234,19 +234,19 @@ void print_answer(const Io& io, const Answer& answer, bool verbose) {
   const std::string first = summary(answer);
   io.out << io.bold(painted(io, answer.is_served() ? kGreen : kRed, wrapped(first, io.columns)))
          << "\n";
-  if (answer.question.policy_assumed || !answer.is_served())
+  if (answer.request.policy_assumed || !answer.is_served())
     for (const runtime::Alternative& other : answer.alternatives)
       print_line(io, other_rules(other));
   print_changes(io, answer, verbose);
   print_near_misses(io, answer, verbose);
-  const std::vector<std::string> left_open = assumed(answer.question);
-  if (!left_open.empty() || !answer.record.warnings.empty() || !answer.question.notes.empty())
+  const std::vector<std::string> left_open = assumed(answer.request);
+  if (!left_open.empty() || !answer.record.warnings.empty() || !answer.request.notes.empty())
     io.out << "\n";
   if (!left_open.empty()) print_line(io, "Assumed: " + join(left_open, "; "), 9);
   for (const std::string& warning : answer.record.warnings)
     if (first.find(warning.substr(warning.find(": ") + 2)) == std::string::npos)
       print_line(io, "warning: " + warning, 9);
-  for (const std::string& note : answer.question.notes) print_line(io, "note: " + note, 6);
+  for (const std::string& note : answer.request.notes) print_line(io, "note: " + note, 6);
   if (verbose) print_everything(io, answer.record);
   io.out << "\n" << painted(io, kDim, wrapped(next_step(answer), io.columns, 6)) << "\n";
 }

@@ -1,6 +1,6 @@
 // fp4moe convert: a checkpoint into a backend's layout, for one rank or for all of them.
 //
-// Exit status: 0 done, 2 the question is wrong, 3 the checkpoint is, 4 no backend, 6 no memory or
+// Exit status: 0 done, 2 the request is wrong, 3 the checkpoint is, 4 no backend, 6 no memory or
 // disk, 130 interrupted (go on with --resume).
 #include <algorithm>
 #include <filesystem>
@@ -20,8 +20,8 @@
 #include "fp4moe/cli/defects.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
-#include "fp4moe/cli/question.hpp"
 #include "fp4moe/cli/rank_folders.hpp"
+#include "fp4moe/cli/selection_options.hpp"
 #include "fp4moe/convert/folder/convert_folder.hpp"
 #include "fp4moe/convert/folder/model_files.hpp"
 #include "fp4moe/plan/model.hpp"
@@ -44,7 +44,7 @@ struct ConvertOptions {
   std::string tp = "1", ep = "1", placement = "linear";
   std::optional<std::uint64_t> rank{};
   std::string params_dtype = "bf16";
-  SelectionOptions question{};  // device and policy
+  SelectionOptions request{};  // device and policy
   std::optional<std::uint64_t> pad_hidden{}, pad_intermediate{};
   std::size_t threads = 0;
   std::uint64_t max_memory = 0;
@@ -109,18 +109,18 @@ Result<Done> choose_layout(const ConvertOptions& options, ChosenRecipe& chosen) 
     recipe.layout = *layout;
     return Done{};
   }
-  const Result<platform::Device> device = resolve_device(options.question);
+  const Result<platform::Device> device = resolve_device(options.request);
   if (!device) return device.why();
   const Result<plan::Model> model = plan::model_from_checkpoint(options.path);
   if (!model) return model.why();
-  const runtime::Target target{*model, recipe.slice, *device, options.question.device != "auto"};
+  const runtime::Target target{*model, recipe.slice, *device, options.request.device != "auto"};
   if (!options.layout.empty()) {
     const auto layout = runtime::layout_for_target(options.layout, target);
     if (!layout) return layout.why();
     recipe.layout = *layout;
     return Done{};
   }
-  Result<std::string> policy = runtime::policy_word(options.question.policy, options.question.vllm);
+  Result<std::string> policy = runtime::policy_word(options.request.policy, options.request.vllm);
   if (!policy) return policy.why();
   const Result<runtime::Choice> choice =
       runtime::choose(*model, recipe.slice,
@@ -128,7 +128,7 @@ Result<Done> choose_layout(const ConvertOptions& options, ChosenRecipe& chosen) 
                        .backend = options.backend.empty() ? "auto" : options.backend,
                        .generation = options.generation,
                        .device = *device,
-                       .environment = runtime::environment_for(options.question),
+                       .environment = runtime::environment_for(options.request),
                        .takes_external = false});
   if (!choice) return choice.why();
   if (!options.backend.empty() && options.generation.empty()) {
@@ -363,8 +363,8 @@ Run declare_convert(OptionSet& set) {
   set.add("--layout", options->layout, "A layout instead, e.g. marlin.mxfp4").listed("layouts");
   set.add("--generation", options->generation,
           "Of the layout (default: the backend's, or the newest)");
-  declare_policy(set, options->question);
-  set.add("--device", options->question.device,
+  declare_policy(set, options->request);
+  set.add("--device", options->request.device,
           "This machine (auto) or a part: h100, mi355x, cpu, ...")
       .show_default()
       .listed("devices");

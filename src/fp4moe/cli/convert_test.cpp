@@ -149,7 +149,7 @@ TEST(ConvertVllm, ThereAndBackForEveryLayoutThatIsKnown) {
   }
 }
 
-TEST_F(ConvertCommand, RefusesWrongQuestions) {
+TEST_F(ConvertCommand, RefusesWrongRequests) {
   const auto refused = [&](const std::vector<std::string>& words, int status, std::string_view id) {
     const Outcome outcome = convert(words);
     EXPECT_EQ(outcome.status, status) << outcome.err;

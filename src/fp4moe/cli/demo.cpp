@@ -22,7 +22,7 @@
 #include "fp4moe/checkpoint/synth/synth.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
-#include "fp4moe/cli/question.hpp"
+#include "fp4moe/cli/selection_options.hpp"
 #include "fp4moe/convert/folder/convert_folder.hpp"
 #include "fp4moe/convert/folder/unconvert.hpp"
 #include "fp4moe/convert/folder/verify.hpp"
@@ -113,7 +113,7 @@ Result<std::size_t> compare(const tensor::Store& a, const tensor::Store& b) {
 
 // The decision of a policy for the model on a device.
 struct Decision {
-  SelectionRequest question{};
+  SelectionRequest request{};
   oracle::Record record{};
   const oracle::Backend& backend() const { return *record.selection.backend; }
 };
@@ -123,11 +123,10 @@ Result<Decision> decide(const std::string& model, std::string_view device,
   asked.model = model;
   asked.device = device;
   asked.policy = policy;
-  Result<SelectionRequest> question = runtime::resolve(asked);
-  if (!question) return question.why();
-  Decision result{.question = *std::move(question)};
-  result.record =
-      make_record(*result.question.policy, result.question.mode, result.question.request);
+  Result<SelectionRequest> request = runtime::resolve(asked);
+  if (!request) return request.why();
+  Decision result{.request = *std::move(request)};
+  result.record = make_record(*result.request.policy, result.request.mode, result.request.request);
   if (result.record.selection.outcome != oracle::Outcome::selected)
     return error(ErrorCode::no_backend, "demo.explain", result.record.selection.message);
   return result;
@@ -139,7 +138,7 @@ Result<Done> explain_step(Steps& steps, const std::string& model, std::string_vi
   const Result<Decision> decision = decide(model, device, policy);
   if (!decision) return decision.why();
   const oracle::Record& record = decision->record;
-  const std::string_view rules = decision->question.policy->name;
+  const std::string_view rules = decision->request.policy->name;
   std::string refused;
   for (const oracle::BackendRow& row : record.rows) {
     if (row.backend == &decision->backend()) break;
@@ -208,7 +207,7 @@ Result<Done> convert_step(Steps& steps, const Scratch& scratch, const DemoOption
   if (!decision) return decision.why();
   const oracle::Request& request = decision->record.request;
   const auto layout = backends::layout_of({.backend = decision->backend(),
-                                           .policy_date = decision->question.policy->policy_date,
+                                           .policy_date = decision->request.policy->policy_date,
                                            .device = request.device});
   if (!layout) return layout.why();
   const Result<Checkpoint> source = Checkpoint::open(scratch / "layer");

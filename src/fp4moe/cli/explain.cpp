@@ -1,6 +1,6 @@
 // fp4moe explain: which backend a deployment gets and why not the others.
 //
-// Exit status: 0 a backend was chosen, 4 none supports the configuration, 2 the question is wrong.
+// Exit status: 0 a backend was chosen, 4 none supports the configuration, 2 the request is wrong.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -19,7 +19,7 @@
 #include "fp4moe/cli/answer_text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
-#include "fp4moe/cli/question.hpp"
+#include "fp4moe/cli/selection_options.hpp"
 #include "fp4moe/oracle/explain/record.hpp"
 #include "fp4moe/runtime/answer.hpp"
 #include "fp4moe/runtime/vllm_log.hpp"
@@ -37,7 +37,7 @@ using oracle::Record;
 using oracle::Selection;
 
 struct ExplainOptions {
-  SelectionOptions question{.policy = ""};
+  SelectionOptions request{.policy = ""};
   std::string subject{};  // the model, without an option in front
   std::string diff{}, log{};
   bool all_devices = false, verbose = false, messages = false;
@@ -107,17 +107,17 @@ std::string cut(std::string text, std::size_t columns) {
 
 Result<int> explain_all_devices(const ExplainOptions& options, const Io& io) {
   const auto parts = platform::described_devices();
-  SelectionOptions asked = options.question;
+  SelectionOptions asked = options.request;
   asked.device = parts.front().name;  // described ones are asked about
-  const Result<SelectionRequest> question = runtime::resolve(asked);
-  if (!question) return question.why();
+  const Result<SelectionRequest> request = runtime::resolve(asked);
+  if (!request) return request.why();
   Json records = Json::array();
   std::vector<std::array<std::string, 3>> lines;
   for (const platform::DescribedDevice& part : parts) {
     asked.device = part.name;
-    const Result<platform::Device> device = resolve_device(asked, question->policy);
+    const Result<platform::Device> device = resolve_device(asked, request->policy);
     if (!device) return device.why();
-    SelectionRequest each = *question;
+    SelectionRequest each = *request;
     each.request.device = *device;
     const runtime::Answer found = runtime::answer(std::move(each));
     if (io.json) {
@@ -208,32 +208,32 @@ Result<int> run_explain(const ExplainOptions& given, const Io& io) {
     return kDone;
   }
   ExplainOptions options = given;
-  if (!options.subject.empty() && !options.question.model.empty())
+  if (!options.subject.empty() && !options.request.model.empty())
     return usage("explain.model", "the model is named twice")
         .expects("either MODEL or --model", "both");
-  if (!options.subject.empty()) options.question.model = options.subject;
+  if (!options.subject.empty()) options.request.model = options.subject;
   std::optional<runtime::LogReading> log;
   if (!options.log.empty()) {
     const Result<std::string> text = read_whole(options.log);
     if (!text) return text.why();
-    Result<runtime::LogReading> read = runtime::read_log(*text, options.question);
+    Result<runtime::LogReading> read = runtime::read_log(*text, options.request);
     if (!read) return Error(read.why()).in(options.log);
-    options.question = read->options;
+    options.request = read->options;
     log = *std::move(read);
   }
   if (options.all_devices) return explain_all_devices(options, io);
-  Result<SelectionRequest> question = runtime::resolve(options.question);
-  if (!question && log) return about_log(*log, question.why());
-  if (!question && !options.subject.empty() && question.why().id == "models.unknown")
+  Result<SelectionRequest> request = runtime::resolve(options.request);
+  if (!request && log) return about_log(*log, request.why());
+  if (!request && !options.subject.empty() && request.why().id == "models.unknown")
     if (const auto device = platform::describe_device(options.subject))
-      return Error(question.why())
+      return Error(request.why())
           .try_this(fmt::format("{} is a device: fp4moe explain MODEL --device {}",
                                 printable(options.subject), device->name));
-  if (!question) return question.why();
+  if (!request) return request.why();
   if (!options.diff.empty())
     return explain_difference(options, io,
-                              make_record(*question->policy, question->mode, question->request));
-  const runtime::Answer found = runtime::answer(*std::move(question));
+                              make_record(*request->policy, request->mode, request->request));
+  const runtime::Answer found = runtime::answer(*std::move(request));
   if (io.json) {
     Json result = to_json(found);
     if (log) result["log_read"] = to_json(*log, found);
@@ -253,7 +253,7 @@ Run declare_explain(OptionSet& set) {
           "gpt-oss-120b, openai/gpt-oss-120b, a checkpoint or a config.json")
       .as(Form::path)
       .listed("models");
-  declare_question(set, options->question);
+  declare_selection(set, options->request);
   set.add("--log", options->log, "Take the question from vLLM's message or log: a file, or -")
       .as(Form::path);
   set.add("--diff", options->diff, "Show what another policy decides instead").listed("policies");

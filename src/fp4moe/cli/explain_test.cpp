@@ -107,7 +107,7 @@ TEST(Explain, ASplitThatCannotBeExitsWithFourAsPlanDoes) {
   EXPECT_TRUE(has(said.out, "TRITON  --tensor-parallel-size 8")) << said.out;
 }
 
-TEST(Explain, ALogIsTheQuestion) {
+TEST(Explain, ALogIsTheRequest) {
   const TemporaryFolder folder;
   const std::string path = folder / "vllm.log";
   std::ofstream(path) << "vLLM API server version 0.29.0\nGPU 0: NVIDIA H100\n"
@@ -132,9 +132,9 @@ TEST(Explain, LinesFitTheTerminalAndColoursAreForTerminalsAlone) {
   runtime::SelectionOptions options;
   options.device = "mi355x";
   options.policy = "2026-08-22";
-  Result<runtime::SelectionRequest> question = runtime::resolve(options);
-  ASSERT_TRUE(question);
-  const runtime::Answer found = runtime::answer(*std::move(question));
+  Result<runtime::SelectionRequest> request = runtime::resolve(options);
+  ASSERT_TRUE(request);
+  const runtime::Answer found = runtime::answer(*std::move(request));
   for (const bool color : {false, true}) {
     std::ostringstream out, err;
     Io io{.out = out, .err = err};

@@ -1,6 +1,6 @@
 // fp4moe plan: what a model's MoE layers become on each rank, for one backend or all of a policy.
 //
-// Exit status: 0 there is a plan, 4 the split or the backend is impossible, 2 the question is
+// Exit status: 0 there is a plan, 4 the split or the backend is impossible, 2 the request is
 // wrong, 3 the checkpoint is.
 #include "fp4moe/plan/plan.hpp"
 
@@ -19,7 +19,7 @@
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/error_text.hpp"
 #include "fp4moe/cli/options.hpp"
-#include "fp4moe/cli/question.hpp"
+#include "fp4moe/cli/selection_options.hpp"
 
 namespace fp4moe::cli {
 
@@ -33,7 +33,7 @@ using plan::Plan;
 struct PlanOptions {
   std::string path{}, model{}, format{}, backend{};
   std::string mode = "strict";
-  SelectionOptions question{};  // device and policy
+  SelectionOptions request{};  // device and policy
   plan::Ranks ranks{};
 };
 
@@ -207,15 +207,15 @@ void print_wire(const Io& io, const Plan& result) {
 Result<int> run_plan(const PlanOptions& options, const Io& io) {
   auto model = resolve_model(options);
   if (!model) return model.why();
-  const auto word = runtime::policy_word(options.question.policy, options.question.vllm);
+  const auto word = runtime::policy_word(options.request.policy, options.request.vllm);
   if (!word) return word.why();
   const auto chosen = backends::choose_policy(*word, model->shape.format, plan::entry_of(*model));
   if (!chosen) return chosen.why();
-  auto device = resolve_device(options.question, chosen->policy);
+  auto device = resolve_device(options.request, chosen->policy);
   if (!device) return device.why();
   plan::PlanRequest request{.model = *std::move(model), .ranks = options.ranks};
   request.device = *std::move(device);
-  auto environment = runtime::resolve_environment(options.question);
+  auto environment = runtime::resolve_environment(options.request);
   if (!environment) return environment.why();
   request.environment = *std::move(environment);
   request.policy = chosen->policy;
@@ -261,18 +261,18 @@ Run declare_plan(OptionSet& set) {
   set.add("--backend", options->backend,
           "One backend, or all (default: the chosen one in detail, and those that run)")
       .listed("backends");
-  declare_policy(set, options->question);
+  declare_policy(set, options->request);
   set.add("--mode", options->mode, "strict, or compat with the reference's mistakes")
       .one_of({"strict", "compat"})
       .show_default();
-  set.add("--device", options->question.device,
+  set.add("--device", options->request.device,
           "This machine (auto) or a part: h100, mi355x, cpu, ...")
       .show_default()
       .listed("devices");
-  set.add("--lib", options->question.libraries,
+  set.add("--lib", options->request.libraries,
           "Packages it has: NAME,... instead of the usual, +NAME or -NAME to change them")
       .separated_by_commas("NAME");
-  set.add("--env", options->question.variables, "NAME=VALUE of a variable that steers vLLM")
+  set.add("--env", options->request.variables, "NAME=VALUE of a variable that steers vLLM")
       .as(Form::pair);
   set.add("--tp", options->ranks.tp, "Ranks that share every expert").between(1, kMax);
   set.add("--ep", options->ranks.ep, "Ranks that share out whole experts").between(1, kMax);

@@ -23,7 +23,7 @@
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/program.hpp"
 #include "fp4moe/cli/progress.hpp"
-#include "fp4moe/cli/question.hpp"
+#include "fp4moe/cli/selection_options.hpp"
 #include "fp4moe/report/page.hpp"
 #include "fp4moe/report/records.hpp"
 #include "fp4moe/report/scale_statistics.hpp"
@@ -40,7 +40,7 @@ using Words = std::vector<std::string>;
 struct ReportOptions {
   std::string path{}, out{};
   std::vector<std::string> devices{}, backends{}, records{};
-  SelectionOptions question{};  // the policy alone
+  SelectionOptions request{};  // the policy alone
   std::string tp{}, ep{};
   std::uint64_t tokens = 0, threads = 0;
   bool bench = false, force = false;
@@ -114,8 +114,8 @@ std::string model_of(const ReportOptions& options, bool is_converted) {
 Result<Json> device_facts(const std::string& device, const ReportOptions& options,
                           bool is_converted, const Io& io) {
   Words explain{"explain", model_of(options, is_converted), "--device", device};
-  add_words(explain, "--policy", options.question.policy);
-  add_words(explain, "--vllm", options.question.vllm);
+  add_words(explain, "--policy", options.request.policy);
+  add_words(explain, "--vllm", options.request.vllm);
   add_words(explain, "--tp", options.tp);
   add_words(explain, "--ep", options.ep);
   Result<Json> answer = ask(explain, io);
@@ -125,7 +125,7 @@ Result<Json> device_facts(const std::string& device, const ReportOptions& option
   Words plan{"plan", model_of(options, is_converted), "--device", device};
   add_words(
       plan, "--policy",
-      is_answered ? answer->at("result").at("policy").get<std::string>() : options.question.policy);
+      is_answered ? answer->at("result").at("policy").get<std::string>() : options.request.policy);
   add_words(plan, "--tp", options.tp);
   add_words(plan, "--ep", options.ep);
   Result<Json> planned = ask(plan, io);
@@ -263,7 +263,7 @@ Result<int> run_report(ReportOptions options, const Io& io) {
   if (options.devices.empty()) options.devices = {"auto"};
   // A name that is no device is refused before any work.
   for (const std::string& device : options.devices) {
-    SelectionOptions asked = options.question;
+    SelectionOptions asked = options.request;
     asked.device = device;
     if (const auto found = runtime::resolve_device(asked); !found) return found.why();
   }
@@ -298,8 +298,8 @@ Run declare_report(OptionSet& set) {
   set.add("--device", options->devices, "Devices to plan for (default: auto, this machine)")
       .separated_by_commas("NAME")
       .listed("devices");
-  options->question.policy.clear();  // as explain has it
-  declare_policy(set, options->question);
+  options->request.policy.clear();  // as explain has it
+  declare_policy(set, options->request);
   set.add("--tp", options->tp, "Tensor-parallel size").as(Form::number);
   set.add("--ep", options->ep, "Ranks that share out whole experts").as(Form::number);
   set.add("--tokens", options->tokens,

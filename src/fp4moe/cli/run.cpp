@@ -1,6 +1,6 @@
 // fp4moe run: MoE layers of a checkpoint or a converted folder on tokens.
 //
-// Exit status: 0 done, 2 the question is wrong, 3 the input is, 4 no backend, 5 with --check: not
+// Exit status: 0 done, 2 the request is wrong, 3 the input is, 4 no backend, 5 with --check: not
 // within the backend's numerics, 7 this build or machine lacks it.
 #include "fp4moe/runtime/run.hpp"
 
@@ -167,7 +167,7 @@ Result<int> compute(const RunOptions& options, const Io& io, runtime::RunOptions
   if (!input) return input.why();
   how.layer.max_tokens = std::max<std::uint64_t>(1, input->tokens);
   if (group)
-    if (const auto same = runtime::agree_on_question(*group, *model, *layers, *input, how); !same)
+    if (const auto same = runtime::agree_on_request(*group, *model, *layers, *input, how); !same)
       return same.why();
   std::vector<LayerRun> runs;
   for (const std::size_t number : *layers) {

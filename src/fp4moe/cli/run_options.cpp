@@ -8,7 +8,7 @@
 
 #include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/cli/question.hpp"
+#include "fp4moe/cli/selection_options.hpp"
 #include "fp4moe/platform/settings.hpp"
 
 namespace fp4moe::cli {
@@ -59,12 +59,12 @@ Result<runtime::RunOptions> run_options(const RunArgs& words, std::size_t thread
   Result<std::string> policy = runtime::policy_word(words.policy, words.vllm);
   if (!policy) return policy.why();
   layer.backend_request = {.policy = *std::move(policy), .backend = words.backend};
-  SelectionOptions question;
-  question.device = words.device;
-  Result<platform::Device> device = resolve_device(question);
+  SelectionOptions request;
+  request.device = words.device;
+  Result<platform::Device> device = resolve_device(request);
   if (!device) return device.why();
   layer.backend_request.device = *std::move(device);
-  layer.backend_request.environment = runtime::environment_for(question);
+  layer.backend_request.environment = runtime::environment_for(request);
   const auto read = runtime::read_words({.engine = words.engine,
                                          .weights = words.weights,
                                          .numerics = words.numerics,

@@ -41,10 +41,10 @@ class Walk {
  public:
   Walk(const Policy& policy, Mode mode, const Request& request)
       : policy_(policy), request_(request), layer_(request.layer) {
-    made_.policy = &policy;
-    made_.mode = mode;
+    result_.policy = &policy;
+    result_.mode = mode;
     const Exchange by = exchange(layer_.parallel, policy.policy_date);
-    made_.format =
+    result_.format =
         is_batched(by, policy.policy_date) ? TokenFormat::batched : TokenFormat::standard;
   }
 
@@ -53,38 +53,39 @@ class Walk {
                       resolve_request() || list_candidates() || explicit_name() ||
                       only_flashinfer() || forced_by_variable() || automatic() || last_try();
     if (!over) end();
-    return std::move(made_);
+    return std::move(result_);
   }
 
  private:
-  bool strict() const { return made_.mode == Mode::strict; }
-  bool is_batched_format() const { return made_.format == TokenFormat::batched; }
+  bool strict() const { return result_.mode == Mode::strict; }
+  bool is_batched_format() const { return result_.format == TokenFormat::batched; }
 
   bool fail(ErrorKind kind, std::string message) {
-    made_.outcome = Outcome::error;
-    made_.error = kind;
-    made_.message = std::move(message);
+    result_.outcome = Outcome::error;
+    result_.error = kind;
+    result_.message = std::move(message);
     return true;
   }
 
   // The reference logs a line of this kind once.
   void log_once(std::string line) {
-    if (std::ranges::find(made_.log, line) == made_.log.end()) made_.log.push_back(std::move(line));
+    if (std::ranges::find(result_.log, line) == result_.log.end())
+      result_.log.push_back(std::move(line));
   }
 
   void log_choice(const Backend& backend) {
     const std::string_view form = policy_.wording.using_backend;
     const bool lists = form.find("{1}") != form.npos;
-    made_.log.push_back(
+    result_.log.push_back(
         filled_in(form, backend.name, lists ? python_list(available_, value_of) : std::string()));
   }
 
   bool choose(const Backend& backend, const ExpertsClass* experts, ActivationKey activation) {
-    made_.outcome = Outcome::selected;
-    made_.backend = &backend;
-    made_.experts = experts;
-    made_.activation = activation;
-    made_.message.clear();
+    result_.outcome = Outcome::selected;
+    result_.backend = &backend;
+    result_.experts = experts;
+    result_.activation = activation;
+    result_.message.clear();
     warn_of_fallback(backend);
     return true;
   }
@@ -94,7 +95,7 @@ class Walk {
     const bool has_its_own = backend.activation != ActivationKey::none || backend.any_activation ||
                              (backend.takes_override && layer_.activation_override);
     if (!policy_.request_falls_back || asked_ == ActivationKey::none || has_its_own) return;
-    made_.warned.push_back(
+    result_.warned.push_back(
         filled_in(policy_.wording.falls_back, printed(asked_, request_.device.gfx), backend.name));
   }
 
@@ -102,7 +103,7 @@ class Walk {
   const Verdict* judge(const Backend& backend, const ExpertsClass& experts,
                        ActivationKey activation) {
     if (!strict() && stops_at_switch(experts)) return nullptr;
-    const Verdict verdict = evaluate(policy_, made_.mode, request_, backend, experts, activation);
+    const Verdict verdict = evaluate(policy_, result_.mode, request_, backend, experts, activation);
     const auto came_to = [&](Check check) {
       return verdict.accepted() || verdict.refusals.front().check >= check;
     };
@@ -111,7 +112,7 @@ class Walk {
       return nullptr;
     if (!strict() && experts.announces != nullptr && came_to(Check::rule_after))
       log_once(experts.announces({request_, backend, experts, policy_.format, activation}));
-    return &made_.evaluated.emplace_back(verdict);
+    return &result_.evaluated.emplace_back(verdict);
   }
 
   bool stops_at_switch(const ExpertsClass& experts) {
@@ -201,7 +202,7 @@ class Walk {
       const Verdict* verdict = judge(backend, experts, backend.activation);
       if (!verdict->accepted()) return fail(ErrorKind::value, unsupported(backend, verdict));
     }
-    made_.log.push_back(
+    result_.log.push_back(
         fmt::format("Using {} backend for mxfp4 lora", triton ? "Triton" : "Marlin"));
     return choose(backend, &experts, backend.activation);
   }
@@ -279,7 +280,7 @@ class Walk {
                               layer_.backend));
       const bool emulates = policy_.request_filters && backend.any_activation;
       try_named(backend, emulates ? asked_ : key_for(backend));
-      if (made_.outcome == Outcome::selected) break;
+      if (result_.outcome == Outcome::selected) break;
     }
     return true;
   }
@@ -341,7 +342,7 @@ class Walk {
                               "['throughput', 'latency', 'masked_gemm'].",
                               kind));
     if (backend == rule.latency && !(capability && family(10).contains(*capability))) {
-      made_.log.emplace_back(
+      result_.log.emplace_back(
           "Flashinfer TRTLLM MOE backend is only supported on SM100 and later, using CUTLASS "
           "backend instead");
       backend = rule.throughput;
@@ -382,7 +383,8 @@ class Walk {
           log_choice(*backend);
           return choose(*backend, experts, key);
         }
-        if (policy_.wording.refusals_are_info) made_.log.push_back(unsupported(*backend, verdict));
+        if (policy_.wording.refusals_are_info)
+          result_.log.push_back(unsupported(*backend, verdict));
       }
     }
     return false;
@@ -405,7 +407,7 @@ class Walk {
     const PlatformKind kind = request_.device.kind;
     const bool on_gpu = kind == PlatformKind::cuda || kind == PlatformKind::rocm;
     if (policy_.ending == Ending::none_off_gpu && !on_gpu) {
-      made_.outcome = Outcome::none;
+      result_.outcome = Outcome::none;
       return;
     }
     const std::string_view form = policy_.wording.nothing_supports;
@@ -414,7 +416,7 @@ class Walk {
       return;
     }
     std::string entries;
-    for (const Verdict& verdict : made_.evaluated) {
+    for (const Verdict& verdict : result_.evaluated) {
       if (!entries.empty()) entries += "; ";
       entries += filled_in(policy_.wording.entry, verdict.backend->name,
                            reference_reason(policy_, request_, verdict));
@@ -427,7 +429,7 @@ class Walk {
   const Policy& policy_;
   const Request& request_;
   const Layer& layer_;
-  Selection made_{};
+  Selection result_{};
   ActivationKey asked_{};                    // the form of activations that counts
   std::vector<const Backend*> available_{};  // the automatic list as it stands
 };

@@ -25,55 +25,55 @@ using oracle::Refusal;
 using oracle::Selection;
 using oracle::Verdict;
 
-std::optional<Error> load_error(const SelectionRequest& question, const oracle::Request& request,
+std::optional<Error> load_error(const SelectionRequest& request, const oracle::Request& changed,
                                 const Backend& backend) {
-  if (!question.split) return std::nullopt;
+  if (!request.split) return std::nullopt;
   const auto split =
-      plan::plan_split(question.model, request.layer.parallel, question.policy->policy_date);
+      plan::plan_split(request.model, changed.layer.parallel, request.policy->policy_date);
   if (!split) return split.why();
-  plan::PlanRequest wanted{.model = question.model, .device = request.device};
-  wanted.policy = question.policy;
-  wanted.mode = question.mode;
+  plan::PlanRequest wanted{.model = request.model, .device = changed.device};
+  wanted.policy = request.policy;
+  wanted.mode = request.mode;
   return plan::plan_backend(wanted, *split, backend).impossible;
 }
 
-bool is_taken(const SelectionRequest& question, const Selection& selection) {
+bool is_taken(const SelectionRequest& request, const Selection& selection) {
   return selection.outcome == Outcome::selected &&
-         oracle::checks_before(*question.policy, question.request).empty() &&
-         !load_error(question, question.request, *selection.backend);
+         oracle::checks_before(*request.policy, request.request).empty() &&
+         !load_error(request, request.request, *selection.backend);
 }
 
-std::vector<Change> split_changes(const SelectionRequest& question) {
+std::vector<Change> split_changes(const SelectionRequest& request) {
   std::vector<Change> changes;
-  if (!question.deployment) return changes;
-  for (plan::OtherSplit& other : plan::other_arrangements(*question.deployment)) {
-    SelectionRequest changed = question;
+  if (!request.deployment) return changes;
+  for (plan::OtherSplit& other : plan::other_arrangements(*request.deployment)) {
+    SelectionRequest changed = request;
     deploy(other.deployment, changed);
     if (!*changed.split) continue;
     changes.push_back({std::move(other.says), std::move(other.asks),
-                       [layer = changed.request.layer](oracle::Request& request) {
-                         request.layer.parallel = layer.parallel;
-                         request.layer.intermediate = layer.intermediate;
-                         request.layer.num_local_experts = layer.num_local_experts;
+                       [layer = changed.request.layer](oracle::Request& to) {
+                         to.layer.parallel = layer.parallel;
+                         to.layer.intermediate = layer.intermediate;
+                         to.layer.num_local_experts = layer.num_local_experts;
                        }});
   }
   return changes;
 }
 
 // The backend that is taken and loads with another split; null: none.
-const Backend* taken_with(const SelectionRequest& question, const Deployment& other) {
-  SelectionRequest changed = question;
+const Backend* taken_with(const SelectionRequest& request, const Deployment& other) {
+  SelectionRequest changed = request;
   deploy(other, changed);
   const Selection result = select(*changed.policy, changed.mode, changed.request);
   return is_taken(changed, result) ? result.backend : nullptr;
 }
 
 void add_splits(Answer& answer) {
-  const SelectionRequest& question = answer.question;
-  if (!question.deployment) return;
+  const SelectionRequest& request = answer.request;
+  if (!request.deployment) return;
   std::vector<const Backend*> backends;
-  const auto found = plan::other_splits(*question.deployment, [&](const Deployment& other) {
-    const Backend* taken = taken_with(question, other);
+  const auto found = plan::other_splits(*request.deployment, [&](const Deployment& other) {
+    const Backend* taken = taken_with(request, other);
     if (taken != nullptr) backends.push_back(taken);
     return taken != nullptr;
   });
@@ -85,7 +85,7 @@ void add_splits(Answer& answer) {
 
 // The type of the tokens may be all that is refused before.
 void add_dtype(Answer& answer) {
-  SelectionRequest changed = answer.question;
+  SelectionRequest changed = answer.request;
   changed.request.layer.in_dtype = oracle::ScalarType::bfloat16;
   const Selection result = select(*changed.policy, changed.mode, changed.request);
   if (is_taken(changed, result))
@@ -94,11 +94,11 @@ void add_dtype(Answer& answer) {
 }
 
 void add_changes(Answer& answer) {
-  const SelectionRequest& question = answer.question;
-  add_remedies(answer.record, split_changes(question),
-               [&](const oracle::Request& request, const Backend& backend) {
-                 return oracle::checks_before(*question.policy, request).empty() &&
-                        !load_error(question, request, backend);
+  const SelectionRequest& request = answer.request;
+  add_remedies(answer.record, split_changes(request),
+               [&](const oracle::Request& changed, const Backend& backend) {
+                 return oracle::checks_before(*request.policy, changed).empty() &&
+                        !load_error(request, changed, backend);
                });
   if (answer.impossible) add_splits(answer);
   if (!answer.refused_before.empty()) add_dtype(answer);
@@ -141,11 +141,11 @@ void add_near_misses(Answer& answer) {
         {row->backend, reasons(answer.record, *row->nearest), is_elsewhere(*row->nearest)});
 }
 
-Alternative ask_other(const SelectionRequest& question, const Policy& policy, oracle::Mode mode) {
-  SelectionRequest other = question;
+Alternative ask_other(const SelectionRequest& request, const Policy& policy, oracle::Mode mode) {
+  SelectionRequest other = request;
   other.policy = &policy;
   other.mode = mode;
-  if (&policy != question.policy) {
+  if (&policy != request.policy) {
     other.request.layer.backend = "auto";
     other.request.device = oracle::installed(policy, other.request.device);
   }
@@ -204,7 +204,7 @@ Json selection_json(const Alternative& other) {
 }
 
 Json split_json(const Answer& answer) {
-  if (!answer.question.split) return {};
+  if (!answer.request.split) return {};
   Json result{{"possible", !answer.impossible}};
   if (!answer.impossible) return result;
   const Error& why = *answer.impossible;
@@ -218,10 +218,10 @@ Json split_json(const Answer& answer) {
 
 }  // namespace
 
-Answer answer(SelectionRequest question) {
+Answer answer(SelectionRequest request) {
   Answer result;
-  result.question = std::move(question);
-  const SelectionRequest& asked = result.question;
+  result.request = std::move(request);
+  const SelectionRequest& asked = result.request;
   result.record = make_record(*asked.policy, asked.mode, asked.request);
   const Selection& selection = result.record.selection;
   result.refused_before = oracle::checks_before(*asked.policy, asked.request);
@@ -243,11 +243,11 @@ Answer answer(SelectionRequest question) {
   return result;
 }
 
-std::string place(const SelectionRequest& question) {
-  const oracle::Parallel& layout = question.request.layer.parallel;
+std::string place(const SelectionRequest& request) {
+  const oracle::Parallel& layout = request.request.layer.parallel;
   const int ranks = layout.tp_size * layout.ep_size;
-  if (ranks <= 1) return question.request.device.name;
-  return fmt::format("{} x {} ({} parallel)", ranks, question.request.device.name,
+  if (ranks <= 1) return request.request.device.name;
+  return fmt::format("{} x {} ({} parallel)", ranks, request.request.device.name,
                      layout.use_ep ? "expert" : "tensor");
 }
 
@@ -261,13 +261,13 @@ std::string refusal(const Answer& answer) {
 }
 
 std::string summary(const Answer& answer) {
-  const SelectionRequest& question = answer.question;
+  const SelectionRequest& request = answer.request;
   const Selection& selection = answer.record.selection;
   const std::string who =
-      question.release ? "vLLM " + question.release->asked : oracle::title(*question.policy);
+      request.release ? "vLLM " + request.release->asked : oracle::title(*request.policy);
   const std::string what =
-      fmt::format("{} ({}) on {}", question.model.name.empty() ? "the layer" : question.model.name,
-                  formats::name(question.policy->format), place(question));
+      fmt::format("{} ({}) on {}", request.model.name.empty() ? "the layer" : request.model.name,
+                  formats::name(request.policy->format), place(request));
   const std::vector<std::string>& before = answer.refused_before;
   const bool is_selected = selection.outcome == Outcome::selected;
   std::string result;
@@ -288,22 +288,22 @@ std::string summary(const Answer& answer) {
                               released != nullptr ? released->name : "nothing");
 }
 
-std::vector<std::string> assumed(const SelectionRequest& question) {
+std::vector<std::string> assumed(const SelectionRequest& request) {
   std::vector<std::string> result;
-  if (question.model_assumed)
-    result.push_back(fmt::format("model {} (--model)", question.model.name));
-  if (question.format_assumed)
+  if (request.model_assumed)
+    result.push_back(fmt::format("model {} (--model)", request.model.name));
+  if (request.format_assumed)
     result.push_back(
-        fmt::format("quantized to {} (--format)", formats::name(question.policy->format)));
-  if (question.packages_assumed) {
+        fmt::format("quantized to {} (--format)", formats::name(request.policy->format)));
+  if (request.packages_assumed) {
     std::vector<std::string> names;
     for (std::size_t i = 0; i < platform::kLibraryNames.size(); ++i)
-      if (question.request.device.libraries.contains(static_cast<platform::Library>(i)))
+      if (request.request.device.libraries.contains(static_cast<platform::Library>(i)))
         names.emplace_back(platform::kLibraryNames[i]);
     result.push_back(
         fmt::format("packages {} (--lib)", names.empty() ? "none" : join(names, ", ")));
   }
-  if (question.variables_assumed) result.emplace_back("no VLLM_* variables (--env)");
+  if (request.variables_assumed) result.emplace_back("no VLLM_* variables (--env)");
   return result;
 }
 
@@ -317,11 +317,11 @@ Json to_json(const Answer& answer) {
   for (const NearMiss& miss : answer.near_misses)
     misses.push_back({{"backend", miss.backend->name}, {"reasons", miss.reasons}});
   for (const Alternative& other : answer.alternatives) others.push_back(selection_json(other));
-  const SelectionRequest& question = answer.question;
+  const SelectionRequest& request = answer.request;
   result["summary"] = summary(answer);
-  result["title"] = oracle::title(*question.policy);
-  result["model"] = {{"name", question.model.name.empty() ? Json() : Json(question.model.name)},
-                     {"assumed", question.model_assumed}};
+  result["title"] = oracle::title(*request.policy);
+  result["model"] = {{"name", request.model.name.empty() ? Json() : Json(request.model.name)},
+                     {"assumed", request.model_assumed}};
   result["served"] = answer.is_served();
   result["refused_before"] = answer.refused_before;
   result["to_change"] = std::move(changes);
@@ -329,9 +329,9 @@ Json to_json(const Answer& answer) {
   result["alternatives"] = std::move(others);
   result["as_released"] = answer.as_released ? selection_json(*answer.as_released) : Json();
   result["split"] = split_json(answer);
-  result["assumed"] = assumed(question);
-  result["notes"] = question.notes;
-  if (question.release) result["vllm"] = oracle::to_json(*question.release);
+  result["assumed"] = assumed(request);
+  result["notes"] = request.notes;
+  if (request.release) result["vllm"] = oracle::to_json(*request.release);
   return result;
 }
 

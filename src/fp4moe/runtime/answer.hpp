@@ -32,7 +32,7 @@ struct Alternative {
 };
 
 struct Answer {
-  SelectionRequest question{};
+  SelectionRequest request{};
   oracle::Record record{};
   std::optional<Error> impossible{};  // the backend is chosen, but its weights cannot be split so
   std::vector<std::string> refused_before{};  // by vLLM, in its words, before it selects
@@ -48,16 +48,16 @@ struct Answer {
   }
 };
 
-Answer answer(SelectionRequest question);
+Answer answer(SelectionRequest request);
 
 // "vLLM 0.33.0 runs gpt-oss-120b (mxfp4) on rtx4090 with MARLIN."
 std::string summary(const Answer& answer);
-// Why nothing is served, without the question: what an error's message holds. Empty: it is.
+// Why nothing is served, without the request: what an error's message holds. Empty: it is.
 std::string refusal(const Answer& answer);
-// "gpt-oss-20b (--model)": what the question left open.
-std::vector<std::string> assumed(const SelectionRequest& question);
+// "gpt-oss-20b (--model)": what the request left open.
+std::vector<std::string> assumed(const SelectionRequest& request);
 // "8 x h100 (tensor parallel)"
-std::string place(const SelectionRequest& question);
+std::string place(const SelectionRequest& request);
 
 // The record with the answer's own parts: summary, to_change, near_misses, alternatives, ...
 Json to_json(const Answer& answer);

@@ -26,9 +26,9 @@ Answer ask(const Words& words) {
   options.libraries = words.libraries;
   options.tp = words.tp;
   options.format = words.format;
-  Result<SelectionRequest> question = resolve(options);
-  EXPECT_TRUE(question) << text(question.why());
-  return answer(question ? *std::move(question) : SelectionRequest{});
+  Result<SelectionRequest> request = resolve(options);
+  EXPECT_TRUE(request) << text(request.why());
+  return answer(request ? *std::move(request) : SelectionRequest{});
 }
 
 const ToChange* change_to(const Answer& answer, std::string_view backend) {
@@ -40,8 +40,8 @@ const ToChange* change_to(const Answer& answer, std::string_view backend) {
 TEST(Answer, ADescribedDeviceIsAnsweredForVllmAndForUs) {
   const Answer answer = ask({.device = "rtx4090"});
 
-  EXPECT_NE(answer.question.policy->policy_date, oracle::PolicyDate::native);
-  EXPECT_TRUE(answer.question.policy_assumed);
+  EXPECT_NE(answer.request.policy->policy_date, oracle::PolicyDate::native);
+  EXPECT_TRUE(answer.request.policy_assumed);
   EXPECT_EQ(answer.record.selection.backend->name, "MARLIN");
   ASSERT_EQ(answer.alternatives.size(), 1u);
   EXPECT_EQ(answer.alternatives[0].policy->name, backends::kNative);
@@ -49,13 +49,13 @@ TEST(Answer, ADescribedDeviceIsAnsweredForVllmAndForUs) {
   EXPECT_NE(summary(answer).find("runs gpt-oss-20b (mxfp4) on rtx4090 with MARLIN."),
             std::string::npos)
       << summary(answer);
-  EXPECT_EQ(assumed(answer.question).front(), "model gpt-oss-20b (--model)");
+  EXPECT_EQ(assumed(answer.request).front(), "model gpt-oss-20b (--model)");
 }
 
 TEST(Answer, ThisMachineIsAnsweredForUsAndForVllm) {
   const Answer answer = ask({.device = "auto"});
 
-  EXPECT_EQ(answer.question.policy->name, backends::kNative);
+  EXPECT_EQ(answer.request.policy->name, backends::kNative);
   ASSERT_EQ(answer.alternatives.size(), 1u);
   EXPECT_NE(answer.alternatives[0].policy->policy_date, oracle::PolicyDate::native);
 }
@@ -63,7 +63,7 @@ TEST(Answer, ThisMachineIsAnsweredForUsAndForVllm) {
 TEST(Answer, AFormatThatTheNameDoesNotTellIsAssumed) {
   const auto open = [](std::string model, std::string format) {
     return assumed(ask({.model = std::move(model), .device = "h100", .format = std::move(format)})
-                       .question)
+                       .request)
         .front();
   };
   EXPECT_EQ(open("deepseek-ai/DeepSeek-R1", ""), "quantized to nvfp4 (--format)");
@@ -136,12 +136,12 @@ TEST(Answer, WhereNothingRunsTheReasonIsTheOneToDoSomethingAbout) {
 TEST(Answer, OtherModelsOfMxfp4HaveAnEntryOfTheirOwn) {
   const Answer answer = ask({.model = "deepseek-v4-flash", .device = "h100"});
 
-  EXPECT_TRUE(answer.question.policy->is_generic);
+  EXPECT_TRUE(answer.request.policy->is_generic);
   const Answer other =
       ask({.model = "deepseek-v4-flash", .device = "h100", .policy = "2026-08-22"});
-  ASSERT_EQ(other.question.notes.size(), 1u);
-  EXPECT_NE(other.question.notes[0].find("2026-08-22-deepseek-v4"), std::string::npos);
-  EXPECT_TRUE(ask({.device = "h100", .policy = "2026-08-22"}).question.notes.empty());
+  ASSERT_EQ(other.request.notes.size(), 1u);
+  EXPECT_NE(other.request.notes[0].find("2026-08-22-deepseek-v4"), std::string::npos);
+  EXPECT_TRUE(ask({.device = "h100", .policy = "2026-08-22"}).request.notes.empty());
 }
 
 TEST(Answer, JsonKeepsTheRecordAndAddsTheAnswer) {

@@ -98,7 +98,7 @@ std::vector<double> apply(ModularKernel& kernel, const TestTokens& tokens,
 }
 
 // An exchange and an engine.
-class EdgeCases : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
+class EdgeCases : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
   static ModularKernel kernel_here() {
     return kernel_of(std::get<0>(GetParam()), "exact", {}, std::get<1>(GetParam()));

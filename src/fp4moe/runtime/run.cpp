@@ -430,9 +430,9 @@ Result<std::string> Model::adapters_fingerprint(std::span<const std::string> fol
   return digests.empty() ? "none" : fmt::format("{}", fmt::join(digests, ", "));
 }
 
-Result<Done> agree_on_question(Communicator& group, const Model& model,
-                               std::span<const std::size_t> layers, const RunInput& input,
-                               const RunOptions& options) {
+Result<Done> agree_on_request(Communicator& group, const Model& model,
+                              std::span<const std::size_t> layers, const RunInput& input,
+                              const RunOptions& options) {
   constexpr std::string_view kSplits[] = {"none", "tensor", "expert"};
   const LayerOptions& layer = options.layer;
   std::vector<std::uint64_t> indexes;

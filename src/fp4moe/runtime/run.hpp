@@ -106,9 +106,9 @@ Result<std::vector<double>> run_exact(const Model& model, std::size_t number, co
 // of the same tensors with the same adapters, on the same tokens, with the same options. Of the
 // model's numbers a sample is compared. Before anything else is done; what follows from it (the
 // backend that was chosen) is compared by run_layer.
-Result<Done> agree_on_question(moe::exchange::Communicator& group, const Model& model,
-                               std::span<const std::size_t> layers, const RunInput& input,
-                               const RunOptions& options);
+Result<Done> agree_on_request(moe::exchange::Communicator& group, const Model& model,
+                              std::span<const std::size_t> layers, const RunInput& input,
+                              const RunOptions& options);
 
 // How far two results are apart.
 struct Comparison {

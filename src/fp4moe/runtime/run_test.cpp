@@ -36,13 +36,13 @@ std::optional<Error> disagreement(const Asked& first, const Asked& other) {
     const Asked& asked = mine->rank() == 0 ? first : other;
     RunOptions options;
     options.adapters = asked.adapters;
-    const auto done = agree_on_question(*mine, asked.model, kLayers, *input, options);
+    const auto done = agree_on_request(*mine, asked.model, kLayers, *input, options);
     if (!done && mine->rank() == 0) why = done.why();
   });
   return why;
 }
 
-class AgreeOnQuestion : public ::testing::Test {
+class AgreeOnRequest : public ::testing::Test {
  protected:
   void SetUp() override {
     convert::testing::make_checkpoint(folder_ / "a", checkpoint::WeightFormat::nvfp4);
@@ -57,7 +57,7 @@ class AgreeOnQuestion : public ::testing::Test {
   TemporaryFolder folder_{};
 };
 
-TEST_F(AgreeOnQuestion, ModelsOfTheSameNamesAndShapesAreComparedByTheirBytes) {
+TEST_F(AgreeOnRequest, ModelsOfTheSameNamesAndShapesAreComparedByTheirBytes) {
   EXPECT_FALSE(disagreement({open("a")}, {open("b")}));
   const std::string file = folder_ / "b/model.safetensors";
   std::uint64_t at = 0;
@@ -77,7 +77,7 @@ TEST_F(AgreeOnQuestion, ModelsOfTheSameNamesAndShapesAreComparedByTheirBytes) {
   EXPECT_TRUE(why->found.starts_with("tensors ")) << why->found;
 }
 
-TEST_F(AgreeOnQuestion, AdaptersAreComparedByWhatTheyHold) {
+TEST_F(AgreeOnRequest, AdaptersAreComparedByWhatTheyHold) {
   const auto checkpoint = checkpoint::Checkpoint::open(folder_ / "a");
   ASSERT_TRUE(checkpoint) << text(checkpoint.why());
   const auto make = [&](std::string_view name, std::uint64_t seed) {

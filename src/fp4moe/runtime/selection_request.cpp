@@ -124,7 +124,7 @@ bool is_published_in_fp4(const checkpoint::ModelRow& row) {
 }
 
 // The layer to ask about before single fields change it.
-Result<Done> use_model(const SelectionOptions& options, SelectionRequest& question) {
+Result<Done> use_model(const SelectionOptions& options, SelectionRequest& request) {
   std::string source = options.model;
   if (source.empty() && !options.config.empty()) {
     const Result<Json> document = read_json_file(options.config);
@@ -132,21 +132,21 @@ Result<Done> use_model(const SelectionOptions& options, SelectionRequest& questi
     if (!is_model_config(*document)) {
       const auto format = format_from(options.format);
       if (!format) return format.why();
-      question.model.shape.format = format->value_or(oracle::WeightFormat::mxfp4);
+      request.model.shape.format = format->value_or(oracle::WeightFormat::mxfp4);
       return Done{};
     }
     source = options.config;
   }
-  question.model_assumed = source.empty();
+  request.model_assumed = source.empty();
   const auto named = checkpoint::require_named(source);
-  question.format_assumed = options.format.empty() && named && !named->format &&
-                            at_path(source) == AtPath::nothing && !is_published_in_fp4(*named->row);
+  request.format_assumed = options.format.empty() && named && !named->format &&
+                           at_path(source) == AtPath::nothing && !is_published_in_fp4(*named->row);
   Result<plan::Model> found =
       find_model(source.empty() ? options.assumed_model : source, options.format);
   if (!found) return found.why();
-  question.model = *std::move(found);
-  question.request.layer = question.model.layer;
-  for (const std::string& note : question.model.notes) question.notes.push_back(note);
+  request.model = *std::move(found);
+  request.request.layer = request.model.layer;
+  for (const std::string& note : request.model.notes) request.notes.push_back(note);
   return Done{};
 }
 
@@ -175,8 +175,8 @@ Result<Done> use_options(const SelectionOptions& options, Layer& layer) {
 }
 
 // The word of vLLM's --moe-backend that was written or that leads to the backend that was named.
-Result<Done> name_backend(const oracle::Policy& policy, SelectionRequest& question) {
-  std::string& word = question.request.layer.backend;
+Result<Done> name_backend(const oracle::Policy& policy, SelectionRequest& request) {
+  std::string& word = request.request.layer.backend;
   const auto is_it = [&](const oracle::NamedChoice& choice) {
     return is_same_word(choice.name, word);
   };
@@ -189,7 +189,7 @@ Result<Done> name_backend(const oracle::Policy& policy, SelectionRequest& questi
     return Done{};
   }
   const oracle::Backend* backend = backends::find_by_any_name(policy, word);
-  if (backend == nullptr) return backends::unknown_backend(std::span(&question.policy, 1), word);
+  if (backend == nullptr) return backends::unknown_backend(std::span(&request.policy, 1), word);
   const std::vector<std::string_view> words = backends::words_for(policy, *backend);
   if (words.empty())
     return usage("question.word",
@@ -201,9 +201,9 @@ Result<Done> name_backend(const oracle::Policy& policy, SelectionRequest& questi
   word = words.front();
   const auto chosen = std::ranges::find(policy.names, words.front(), &oracle::NamedChoice::name);
   if (chosen->backends.front() != backend)
-    question.notes.push_back(fmt::format("vLLM's word for {} is {}, which tries {} first",
-                                         backend->name, words.front(),
-                                         chosen->backends.front()->name));
+    request.notes.push_back(fmt::format("vLLM's word for {} is {}, which tries {} first",
+                                        backend->name, words.front(),
+                                        chosen->backends.front()->name));
   return Done{};
 }
 
@@ -238,8 +238,8 @@ Result<oracle::Deployment> deployment_of(const SelectionOptions& options,
 }
 
 // Single fields speak of one rank's layer: what they change is changed in the whole one, too.
-void follow_fields(const Layer& before, const Layer& after, SelectionRequest& question) {
-  checkpoint::MoeShape& shape = question.model.shape;
+void follow_fields(const Layer& before, const Layer& after, SelectionRequest& request) {
+  checkpoint::MoeShape& shape = request.model.shape;
   shape.hidden = after.hidden;
   shape.experts = after.num_experts;
   shape.has_bias = after.has_bias;
@@ -247,10 +247,10 @@ void follow_fields(const Layer& before, const Layer& after, SelectionRequest& qu
     shape.intermediate = after.intermediate * static_cast<std::uint64_t>(after.parallel.tp_size);
   if (after.gated != before.gated)
     shape.order = after.gated ? checkpoint::RowOrder::halves : checkpoint::RowOrder::single;
-  question.model.layer = after;
-  question.model.layer.parallel = {};
-  question.model.layer.num_local_experts = shape.experts;
-  question.model.layer.intermediate = shape.intermediate;
+  request.model.layer = after;
+  request.model.layer.parallel = {};
+  request.model.layer.num_local_experts = shape.experts;
+  request.model.layer.intermediate = shape.intermediate;
 }
 
 // A layer of single fields is gpt-oss's, as its defaults are.
@@ -270,97 +270,97 @@ const oracle::Policy* entry_for(const plan::Model& model, oracle::PolicyDate pol
 }
 
 // Release 0.33.0 does not ask its oracle about MXFP4 of compressed-tensors.
-void note_own_way(SelectionRequest& question) {
-  const plan::Model& model = question.model;
+void note_own_way(SelectionRequest& request) {
+  const plan::Model& model = request.model;
   const oracle::ActivationKey asked =
-      plan::layer_for(model, question.policy->policy_date).activation_key;
+      plan::layer_for(model, request.policy->policy_date).activation_key;
   if (model.quark_input && asked != oracle::ActivationKey::none)
-    question.notes.push_back(fmt::format(
+    request.notes.push_back(fmt::format(
         "Quark's configuration asks for activations {}: --activation-quant changes that",
         oracle::name(asked)));
   if (model.names == oracle::BufferNames::compressed_tensors &&
       model.shape.format == oracle::WeightFormat::mxfp4 &&
-      question.policy->policy_date == oracle::PolicyDate::vllm_033)
-    question.notes.emplace_back(
+      request.policy->policy_date == oracle::PolicyDate::vllm_033)
+    request.notes.emplace_back(
         "vLLM takes MXFP4 of compressed-tensors past its oracle: CUTLASS_MXFP4_MXFP4 on "
         "capability 10.x and 11.x, XPU on Intel GPUs, else MARLIN; --moe-backend b12x alone "
         "changes that");
 }
 
-Result<Done> use_policy(const SelectionOptions& options, SelectionRequest& question) {
-  question.policy_assumed = options.policy.empty() && options.vllm.empty();
-  if (question.policy_assumed && (question.is_described || options.prefers_vllm)) {
-    question.policy = &newest_vllm(question.model);
+Result<Done> use_policy(const SelectionOptions& options, SelectionRequest& request) {
+  request.policy_assumed = options.policy.empty() && options.vllm.empty();
+  if (request.policy_assumed && (request.is_described || options.prefers_vllm)) {
+    request.policy = &newest_vllm(request.model);
     return Done{};
   }
   const Result<std::string> word = policy_word(options.policy, options.vllm);
   if (!word) return word.why();
   Result<backends::PolicyChoice> chosen =
       backends::choose_policy(word->empty() ? backends::kNative : std::string_view(*word),
-                              question.model.shape.format, asked_entry(question.model));
+                              request.model.shape.format, asked_entry(request.model));
   if (!chosen) return chosen.why();
-  question.policy = chosen->policy;
-  question.release = std::move(chosen->release);
-  if (question.release && !question.release->note.empty())
-    question.notes.push_back(question.release->note);
-  const oracle::Policy* own = entry_for(question.model, question.policy->policy_date);
-  if (own != question.policy && !question.model.name.empty())
-    question.notes.push_back(
+  request.policy = chosen->policy;
+  request.release = std::move(chosen->release);
+  if (request.release && !request.release->note.empty())
+    request.notes.push_back(request.release->note);
+  const oracle::Policy* own = entry_for(request.model, request.policy->policy_date);
+  if (own != request.policy && !request.model.name.empty())
+    request.notes.push_back(
         fmt::format("vLLM asks another entry for this model: --policy {}", own->name));
   return Done{};
 }
 
 // Backends that exchange tokens themselves fix the exchange.
-Result<Done> bind(const SelectionOptions& options, SelectionRequest& question) {
-  oracle::Layer& layer = question.request.layer;
+Result<Done> bind(const SelectionOptions& options, SelectionRequest& request) {
+  oracle::Layer& layer = request.request.layer;
   const std::string_view family =
-      question.model_assumed ? std::string_view() : std::string_view(question.model.family);
+      request.model_assumed ? std::string_view() : std::string_view(request.model.family);
   const Result<oracle::Binding> bound = oracle::bind_exchange(
       {.backend = layer.backend,
        .all2all = options.all2all.empty() ? std::string_view() : layer.parallel.all2all_backend,
        .architecture = family.starts_with("deepseek_v4") ? "DeepseekV4ForCausalLM" : family},
-      question.policy->policy_date);
+      request.policy->policy_date);
   if (!bound) return bound.why();
-  if (!bound->log.empty()) question.notes.push_back(bound->log);
+  if (!bound->log.empty()) request.notes.push_back(bound->log);
   if (bound->all2all.empty()) return Done{};
   layer.parallel.all2all_backend = bound->all2all;
-  if (question.deployment) question.deployment->all2all_backend = bound->all2all;
+  if (request.deployment) request.deployment->all2all_backend = bound->all2all;
   return Done{};
 }
 
-Result<Done> use_layer(const SelectionOptions& options, SelectionRequest& question) {
-  Layer& layer = question.request.layer;
+Result<Done> use_layer(const SelectionOptions& options, SelectionRequest& request) {
+  Layer& layer = request.request.layer;
   const Result<oracle::Deployment> deployment =
-      deployment_of(options, question.policy->policy_date, question.notes);
+      deployment_of(options, request.policy->policy_date, request.notes);
   if (!deployment) return deployment.why();
-  const bool has_model = !question.model.name.empty();
+  const bool has_model = !request.model.name.empty();
   if (has_model) {
     layer.activation_key =
-        plan::layer_for(question.model, question.policy->policy_date).activation_key;
-    deploy(*deployment, question);
+        plan::layer_for(request.model, request.policy->policy_date).activation_key;
+    deploy(*deployment, request);
   } else {
     layer.parallel = oracle::derive(*deployment);
   }
-  if (!has_model && question.model.shape.format == oracle::WeightFormat::nvfp4)
+  if (!has_model && request.model.shape.format == oracle::WeightFormat::nvfp4)
     layer.activation_key = oracle::ActivationKey::nvfp4;
   const Layer before = layer;
   if (const Result<Done> done = use_options(options, layer); !done) return done.why();
-  if (const Result<Done> done = name_backend(*question.policy, question); !done) return done.why();
+  if (const Result<Done> done = name_backend(*request.policy, request); !done) return done.why();
   if (!has_model) {
-    question.deployment.reset();
+    request.deployment.reset();
     return Done{};
   }
   const Layer after = layer;
-  follow_fields(before, after, question);
-  const oracle::PolicyDate policy_date = question.policy->policy_date;
+  follow_fields(before, after, request);
+  const oracle::PolicyDate policy_date = request.policy->policy_date;
   if (printed(before.parallel, policy_date) != printed(after.parallel, policy_date)) {
-    question.deployment.reset();
-    question.split.reset();
+    request.deployment.reset();
+    request.split.reset();
     return Done{};
   }
-  deploy(*deployment, question);
+  deploy(*deployment, request);
   if (after.num_local_experts != before.num_local_experts)
-    question.request.layer.num_local_experts = after.num_local_experts;
+    request.request.layer.num_local_experts = after.num_local_experts;
   return Done{};
 }
 
@@ -413,16 +413,16 @@ Result<Device> resolve_device(const SelectionOptions& options, const oracle::Pol
   return device;
 }
 
-void deploy(const oracle::Deployment& deployment, SelectionRequest& question) {
+void deploy(const oracle::Deployment& deployment, SelectionRequest& request) {
   const oracle::Parallel parallel = oracle::derive(deployment);
-  Layer& layer = question.request.layer;
-  const plan::Model& model = question.model;
+  Layer& layer = request.request.layer;
+  const plan::Model& model = request.model;
   layer.parallel = parallel;
-  question.deployment = deployment;
-  question.split = plan::plan_split(model, parallel, question.policy->policy_date);
-  if (*question.split) {
-    layer.num_local_experts = (*question.split)->max_experts;
-    layer.intermediate = (*question.split)->divided;
+  request.deployment = deployment;
+  request.split = plan::plan_split(model, parallel, request.policy->policy_date);
+  if (*request.split) {
+    layer.num_local_experts = (*request.split)->max_experts;
+    layer.intermediate = (*request.split)->divided;
   } else {
     layer.num_local_experts =
         ceil_divide(model.shape.experts, static_cast<std::uint64_t>(parallel.ep_size));
@@ -451,35 +451,35 @@ Result<plan::Model> find_model(const std::string& name_or_path, std::string_view
 }
 
 Result<SelectionRequest> resolve(const SelectionOptions& options) {
-  SelectionRequest question;
+  SelectionRequest request;
   const Result<std::size_t> mode = find_word("--mode", options.mode, oracle::kModeNames);
   if (!mode) return mode.why();
-  question.mode = static_cast<oracle::Mode>(*mode);
-  question.is_described = is_described(options);
-  question.packages_assumed = question.is_described && options.libraries.empty();
-  question.variables_assumed = question.is_described && options.variables.empty();
-  if (const Result<Done> done = use_model(options, question); !done) return done.why();
-  if (const Result<Done> done = use_policy(options, question); !done) return done.why();
-  note_own_way(question);
+  request.mode = static_cast<oracle::Mode>(*mode);
+  request.is_described = is_described(options);
+  request.packages_assumed = request.is_described && options.libraries.empty();
+  request.variables_assumed = request.is_described && options.variables.empty();
+  if (const Result<Done> done = use_model(options, request); !done) return done.why();
+  if (const Result<Done> done = use_policy(options, request); !done) return done.why();
+  note_own_way(request);
 
-  Result<Device> device = resolve_device(options, question.policy);
+  Result<Device> device = resolve_device(options, request.policy);
   if (!device) return device.why();
-  question.request.device = *std::move(device);
+  request.request.device = *std::move(device);
   Result<platform::Environment> environment = resolve_environment(options);
   if (!environment) return environment.why();
-  question.request.environment = *std::move(environment);
-  if (const Result<Done> done = use_layer(options, question); !done) return done.why();
-  if (const Result<Done> done = bind(options, question); !done) return done.why();
+  request.request.environment = *std::move(environment);
+  if (const Result<Done> done = use_layer(options, request); !done) return done.why();
+  if (const Result<Done> done = bind(options, request); !done) return done.why();
 
-  if (!question.is_described) {
-    const platform::PolicyVariables reads{question.policy->name,
-                                          oracle::variables_read(*question.policy)};
+  if (!request.is_described) {
+    const platform::PolicyVariables reads{request.policy->name,
+                                          oracle::variables_read(*request.policy)};
     const std::vector<std::string> names = platform::environment_names();
     for (const platform::Finding& finding :
-         platform::environment_findings(names, question.request.environment, &reads))
-      question.notes.push_back(text(finding));
+         platform::environment_findings(names, request.request.environment, &reads))
+      request.notes.push_back(text(finding));
   }
-  return question;
+  return request;
 }
 
 }  // namespace fp4moe::runtime

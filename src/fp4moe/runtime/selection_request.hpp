@@ -1,4 +1,4 @@
-// The question "which backend for this layer on this device" as a user writes it, and what it means:
+// The request "which backend for this layer on this device" as a user writes it, and what it means:
 // a real or described device, a model or single fields, the parallel layout, the policy.
 #pragma once
 #include <cstdint>
@@ -60,7 +60,7 @@ struct SelectionRequest {
 
 // The parallel layout and what a rank then holds. A layer that cannot be split so keeps its sizes
 // rounded up, as a selection does not look at them closely.
-void deploy(const oracle::Deployment& deployment, SelectionRequest& question);
+void deploy(const oracle::Deployment& deployment, SelectionRequest& request);
 
 // The rules of the newest vLLM for a model: MXFP4 models other than gpt-oss have their own entry.
 const oracle::Policy& newest_vllm(const plan::Model& model);

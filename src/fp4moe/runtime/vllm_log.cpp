@@ -196,12 +196,12 @@ std::string device_in(std::string_view line) {
 
 class LogReader {
  public:
-  explicit LogReader(const SelectionOptions& asked) : asked_(asked) { made_.options = asked; }
+  explicit LogReader(const SelectionOptions& asked) : asked_(asked) { result_.options = asked; }
 
   void read(std::string_view line, std::size_t number) {
     line_ = number;
     if (const std::string version = version_in(line); !version.empty()) {
-      made_.version = version;
+      result_.version = version;
       fact("vLLM", version);
     }
     if (const std::string device = device_in(line); !device.empty()) read_device(device);
@@ -216,25 +216,25 @@ class LogReader {
 
   Result<LogReading> finish(bool mentions_vllm) {
     const bool is_vllms =
-        made_.message || !made_.version.empty() || (!made_.facts.empty() && mentions_vllm);
+        result_.message || !result_.version.empty() || (!result_.facts.empty() && mentions_vllm);
     if (!is_vllms)
       return usage("log.none", "the text holds nothing of vLLM's")
           .expects("a message about MoE backends, or lines of vLLM's log", "neither")
           .try_this("the sentences that are known: fp4moe explain --messages");
     if (const Result<Done> done = choose_device(); !done) return done.why();
-    made_.options.prefers_vllm = true;
-    if (made_.options.policy.empty() && made_.options.vllm.empty())
-      made_.options.vllm = made_.version;
+    result_.options.prefers_vllm = true;
+    if (result_.options.policy.empty() && result_.options.vllm.empty())
+      result_.options.vllm = result_.version;
     name_backend();
-    return std::move(made_);
+    return std::move(result_);
   }
 
  private:
   // The last value counts; others are kept beside it, as of several engines.
   void fact(std::string_view name, const std::string& value) {
-    const auto known = std::ranges::find(made_.facts, name, &LogFact::name);
-    if (known == made_.facts.end()) {
-      made_.facts.push_back({std::string(name), printable(value), line_});
+    const auto known = std::ranges::find(result_.facts, name, &LogFact::name);
+    if (known == result_.facts.end()) {
+      result_.facts.push_back({std::string(name), printable(value), line_});
       return;
     }
     LogFact next{known->name, printable(value), line_, std::move(known->also)};
@@ -249,7 +249,7 @@ class LogReader {
       device_ = device;
       return fact("device", device);
     }
-    const auto known = std::ranges::find(made_.facts, "device", &LogFact::name);
+    const auto known = std::ranges::find(result_.facts, "device", &LogFact::name);
     if (device != device_ && std::ranges::find(known->also, device) == known->also.end())
       known->also.push_back(device);
   }
@@ -257,7 +257,7 @@ class LogReader {
   void set_model(const std::string& value) {
     if (value.empty() || value.starts_with('-') || !asked_.model.empty() || !asked_.config.empty())
       return;
-    made_.options.model = at_path(value) == AtPath::nothing ? name_of_path(value) : value;
+    result_.options.model = at_path(value) == AtPath::nothing ? name_of_path(value) : value;
     fact("model", value);
   }
 
@@ -267,7 +267,7 @@ class LogReader {
     if (row.field == "moe_backend" && line.find(kAdvice) != line.npos) return;
     if (!value || value->empty() || *value == "None") return;
     if (row.text == &SelectionOptions::model) return set_model(*value);
-    SelectionOptions& into = made_.options;
+    SelectionOptions& into = result_.options;
     const bool is_yes = *value == "True" || *value == "true" || *value == "1";
     const bool is_no = *value == "False" || *value == "false" || *value == "0";
     if (row.count != nullptr) {
@@ -302,8 +302,8 @@ class LogReader {
       return given.starts_with(std::string(name) + "=");
     };
     if (std::ranges::any_of(asked_.variables, is_given)) return;
-    std::erase_if(made_.options.variables, is_given);
-    made_.options.variables.push_back(fmt::format("{}={}", name, value));
+    std::erase_if(result_.options.variables, is_given);
+    result_.options.variables.push_back(fmt::format("{}={}", name, value));
     fact(name, value);
   }
 
@@ -312,7 +312,7 @@ class LogReader {
     const auto is_off = asked_.off.find("is_lora_enabled");
     if (std::ranges::any_of(kLoraReasons, says) &&
         (is_off == asked_.off.end() || !is_off->second)) {
-      made_.options.on["is_lora_enabled"] = true;
+      result_.options.on["is_lora_enabled"] = true;
       fact("enable_lora", "True");
     }
     if (says(kInvarianceReason))
@@ -335,35 +335,35 @@ class LogReader {
     if (!found) return;
     const bool is_error = found->row->level == MessageLevel::error;
     if (found->row->id == "using" || found->row->id == "using-lora") {
-      made_.chosen = found->value("backend");
-      fact("backend in use", made_.chosen);
+      result_.chosen = found->value("backend");
+      fact("backend in use", result_.chosen);
     }
-    if (found->row->id == "using-lora") made_.options.on["is_lora_enabled"] = true;
+    if (found->row->id == "using-lora") result_.options.on["is_lora_enabled"] = true;
     if (const std::string number = found->value("capability"); number.size() >= 2)
       capability_ = number;
     if (const std::size_t at = line.find("FusedMoEParallelConfig("); at != line.npos && is_error)
       read_parallel(line.substr(at));
     const bool is_nvfp4 = found->row->form.find("NvF") != std::string_view::npos ||
                           found->row->form.find("NVFP4 MoE") != std::string_view::npos;
-    if (is_nvfp4) made_.options.assumed_model = "deepseek-v3";
-    const bool had_error = made_.message && made_.message->row->level == MessageLevel::error;
+    if (is_nvfp4) result_.options.assumed_model = "deepseek-v3";
+    const bool had_error = result_.message && result_.message->row->level == MessageLevel::error;
     if (is_error) read_reasons(line);
     // Raised, not only logged: the user insisted on the backend.
     if (found->row->id == "backend-refused" && line.find("ValueError") != line.npos)
       insisted_ = {found->value("backend"),
                    is_nvfp4 ? oracle::WeightFormat::nvfp4 : oracle::WeightFormat::mxfp4};
     if (had_error && !is_error) return;
-    made_.reason = find_reason(found->value("reason"));
+    result_.reason = find_reason(found->value("reason"));
     fact("message", std::string(found->row->id));
-    made_.message = std::move(found);
+    result_.message = std::move(found);
   }
 
   // The backend that was insisted on, where a word leads to it and none is told.
   void name_backend() {
-    std::string& word = made_.options.fields["moe_backend"];
+    std::string& word = result_.options.fields["moe_backend"];
     if (!word.empty() || insisted_.first.empty()) return;
     const auto chosen = backends::choose_policy(
-        backends::vllm_word(made_.options.vllm.empty() ? "latest" : made_.options.vllm),
+        backends::vllm_word(result_.options.vllm.empty() ? "latest" : result_.options.vllm),
         insisted_.second, backends::Entry::gpt_oss);
     if (!chosen) return;
     const oracle::Backend* row = backends::find_by_any_name(*chosen->policy, insisted_.first);
@@ -382,18 +382,18 @@ class LogReader {
     const bool experts = find_value(printed, "use_ep").value_or("") == "True";
     const std::uint64_t others = size("dp_size") * size("pcp_size");
     const std::uint64_t all = experts ? size("ep_size") : size("tp_size");
-    if (asked_.tp == 1) made_.options.tp = std::max<std::uint64_t>(1, all / others);
-    if (asked_.dp == 1) made_.options.dp = size("dp_size");
-    if (asked_.pcp == 1) made_.options.pcp = size("pcp_size");
-    made_.options.expert_parallel = made_.options.expert_parallel || experts;
+    if (asked_.tp == 1) result_.options.tp = std::max<std::uint64_t>(1, all / others);
+    if (asked_.dp == 1) result_.options.dp = size("dp_size");
+    if (asked_.pcp == 1) result_.options.pcp = size("pcp_size");
+    result_.options.expert_parallel = result_.options.expert_parallel || experts;
     fact("parallel layout",
-         fmt::format("tp {}, dp {}, pcp {}{}", made_.options.tp, made_.options.dp,
-                     made_.options.pcp, experts ? ", expert parallel" : ""));
+         fmt::format("tp {}, dp {}, pcp {}{}", result_.options.tp, result_.options.dp,
+                     result_.options.pcp, experts ? ", expert parallel" : ""));
   }
 
   // The command line's device, the log's, or this machine where the log may well be its own.
   Result<Done> choose_device() {
-    SelectionOptions& into = made_.options;
+    SelectionOptions& into = result_.options;
     if (into.device != "auto" || !into.platform.empty() || !into.gfx.empty()) return Done{};
     if (!device_.empty()) {
       into.device = device_;
@@ -412,14 +412,14 @@ class LogReader {
         .expects("--device NAME, as h100 or mi355x",
                  fmt::format("platform {}, and this machine is {}",
                              platform_.empty() ? "unknown" : platform_, platform::name(here.kind)))
-        .try_this(made_.message
+        .try_this(result_.message
                       ? fmt::format("--device NAME; the message itself: {} {}",
-                                    made_.message->about->means, made_.message->about->todo)
+                                    result_.message->about->means, result_.message->about->todo)
                       : "add --device NAME");
   }
 
   const SelectionOptions& asked_;
-  LogReading made_{};
+  LogReading result_{};
   std::size_t line_ = 0;
   std::string device_{}, platform_{}, capability_{};
   std::pair<std::string, oracle::WeightFormat> insisted_{};

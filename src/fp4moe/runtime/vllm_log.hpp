@@ -1,4 +1,4 @@
-// A log of vLLM, or one message of it, as a question: its version, model, split, variables, device
+// A log of vLLM, or one message of it, as a request: its version, model, split, variables, device
 // and what it says about backends.
 #pragma once
 #include <optional>

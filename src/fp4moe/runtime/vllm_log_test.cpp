@@ -30,7 +30,7 @@ std::string fact(const LogReading& log, std::string_view name) {
   return found == log.facts.end() ? "" : found->value;
 }
 
-TEST(VllmLog, ItsFactsBecomeTheQuestion) {
+TEST(VllmLog, ItsFactsBecomeTheRequest) {
   const LogReading log = read(kLog);
 
   EXPECT_EQ(log.version, "0.29.0");
@@ -41,9 +41,9 @@ TEST(VllmLog, ItsFactsBecomeTheQuestion) {
   EXPECT_EQ(log.options.variables, std::vector<std::string>{"VLLM_BATCH_INVARIANT=0"});
   EXPECT_EQ(log.chosen, "TRITON");
   EXPECT_EQ(fact(log, "device"), "h100");
-  Result<SelectionRequest> question = resolve(log.options);
-  ASSERT_TRUE(question) << text(question.why());
-  const Answer answered = answer(*std::move(question));
+  Result<SelectionRequest> request = resolve(log.options);
+  ASSERT_TRUE(request) << text(request.why());
+  const Answer answered = answer(*std::move(request));
   EXPECT_EQ(compare_with_log(log, answered), "The log says TRITON, and so do these rules.");
 }
 
@@ -82,9 +82,9 @@ TEST(VllmLog, OneMessageIsEnoughWithADevice) {
 
   ASSERT_TRUE(log.message);
   EXPECT_EQ(log.message->row->id, "no-backend");
-  Result<SelectionRequest> question = resolve(log.options);
-  ASSERT_TRUE(question);
-  EXPECT_FALSE(answer(*std::move(question)).is_served());
+  Result<SelectionRequest> request = resolve(log.options);
+  ASSERT_TRUE(request);
+  EXPECT_FALSE(answer(*std::move(request)).is_served());
 }
 
 TEST(VllmLog, ARefusalTellsItsReasonItsSplitAndItsDevice) {
@@ -116,9 +116,9 @@ TEST(VllmLog, ACapabilityInAMessageIsADevice) {
 
 TEST(VllmLog, WhereTheLogAndTheRulesDifferThatIsSaid) {
   const LogReading log = read("vllm 0: NVIDIA H100\nINFO Using 'MARLIN' Mxfp4 MoE backend.\n");
-  Result<SelectionRequest> question = resolve(log.options);
-  ASSERT_TRUE(question);
-  EXPECT_TRUE(compare_with_log(log, answer(*std::move(question)))
+  Result<SelectionRequest> request = resolve(log.options);
+  ASSERT_TRUE(request);
+  EXPECT_TRUE(compare_with_log(log, answer(*std::move(request)))
                   .starts_with("The log says MARLIN; these rules say TRITON"));
 }
 
@@ -221,9 +221,9 @@ TEST(VllmLog, ABackendThatWasInsistedOnIsAskedFor) {
       "not support current device cuda.";
   const LogReading log = read("ValueError: " + std::string(kRefused), asked);
   EXPECT_EQ(log.options.fields.at("moe_backend"), "triton");
-  Result<SelectionRequest> question = resolve(log.options);
-  ASSERT_TRUE(question);
-  const Answer found = answer(*std::move(question));
+  Result<SelectionRequest> request = resolve(log.options);
+  ASSERT_TRUE(request);
+  const Answer found = answer(*std::move(request));
   EXPECT_FALSE(found.is_served());
   EXPECT_EQ(compare_with_log(log, found), "");
   ASSERT_FALSE(found.to_change.empty());

@@ -30,8 +30,8 @@ const Json* member(const Json& object, std::string_view key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-// The fields of a question. The first error is kept; what is absent has a value of its own.
-class QuestionFields : public JsonFields {
+// The fields of a request. The first error is kept; what is absent has a value of its own.
+class AskFields : public JsonFields {
  public:
   using JsonFields::JsonFields;
 
@@ -64,7 +64,7 @@ class QuestionFields : public JsonFields {
 };
 
 Result<std::string> text_of(const Json& object, std::string_view key) {
-  QuestionFields fields(object);
+  AskFields fields(object);
   std::string result = fields.text(key);
   if (const auto done = fields.done(); !done) return done.why();
   return result;
@@ -79,7 +79,7 @@ constexpr std::string_view kBesideLayer[] = {"num_expert_group",
                                              "expert_placement"};
 
 Result<Done> read_beside(const Json& from, MoeConfig& to) {
-  QuestionFields fields(from);
+  AskFields fields(from);
   to.num_expert_group = fields.count("num_expert_group");
   to.topk_group = fields.count("topk_group");
   to.e_score_correction_bias = fields.floats("e_score_correction_bias");
@@ -96,12 +96,12 @@ Result<Done> read_beside(const Json& from, MoeConfig& to) {
   return Done{};
 }
 
-Result<Context> context_from(const Json& question) {
+Result<Context> context_from(const Json& request) {
   Context result;
-  const Json* given = member(question, "context");
+  const Json* given = member(request, "context");
   if (given == nullptr) return current_context();
   runtime::SelectionOptions options;
-  QuestionFields fields(*given);
+  AskFields fields(*given);
   result.policy = fields.text("policy");
   const std::string mode = fields.text("mode");
   options.device = fields.text("device");
@@ -154,19 +154,19 @@ Json selected_json(const Result<Selected<Enum>>& found, const oracle::Record& re
                        {"record", oracle::to_json(refused)}});
 }
 
-// Wrong questions are errors; refusals are answers, with their record.
+// Wrong requests are errors; refusals are answers, with their record.
 template <class Enum>
 Result<Json> answered(const Result<Selected<Enum>>& found, const oracle::Record& refused) {
   if (!found && found.why().id != "vllm.refused") return found.why();
   return selected_json(found, refused);
 }
 
-Result<Json> select(const Json& question) {
-  auto config = config_from(question);
+Result<Json> select(const Json& request) {
+  auto config = config_from(request);
   if (!config) return config.why();
-  const auto format = format_from(question);
+  const auto format = format_from(request);
   if (!format) return format.why();
-  const auto entry = text_of(question, "entry");
+  const auto entry = text_of(request, "entry");
   if (!entry) return entry.why();
   oracle::Record refused;
   if (*format == WeightFormat::nvfp4)
@@ -181,12 +181,12 @@ Result<Json> select(const Json& question) {
   return answered(select_mxfp4_moe_backend(*config, {}, &refused), refused);
 }
 
-// Questions about one backend, or about a list of them, of either format.
+// Requests about one backend, or about a list of them, of either format.
 struct Asked {
   WeightFormat format{};
   MoeConfig config{};
   std::string backend{};
-  const Json& question;
+  const Json& request;
 
   Result<Row> row() const { return require_row(backend, format, config.context); }
 };
@@ -240,7 +240,7 @@ Result<Json> ask_activation_key(const Asked& asked) {
 Result<Json> ask_round_up(const Asked& asked) {
   const auto row = asked.row();
   if (!row) return row.why();
-  const auto activation = text_of(asked.question, "activation");
+  const auto activation = text_of(asked.request, "activation");
   if (!activation) return activation.why();
   const auto known = oracle::activation_from_name(*activation);
   const auto result = oracle::round_sizes(
@@ -268,7 +268,7 @@ Result<Json> ask_buffers(const Asked& asked) {
   if (!row) return row.why();
   const auto policy = policy_of(asked.config.context, asked.format);
   if (!policy) return policy.why();
-  const auto names = text_of(asked.question, "names");
+  const auto names = text_of(asked.request, "names");
   if (!names) return names.why();
   const MoeConfig& config = asked.config;
   const auto sizes = oracle::layer_sizes(
@@ -302,7 +302,7 @@ Result<Json> ask_quant_config(const Asked& asked) {
   const auto row = asked.row();
   if (!row) return row.why();
   Mxfp4Scales given;
-  QuestionFields fields(asked.question);
+  AskFields fields(asked.request);
   given.gemm1_alpha = fields.get<double>("gemm1_alpha");
   given.gemm1_beta = fields.get<double>("gemm1_beta");
   given.swiglu_limit = fields.get<double>("swiglu_limit");
@@ -315,9 +315,9 @@ Result<Json> ask_quant_config(const Asked& asked) {
 }
 
 Result<Json> ask_format(const Asked& asked) {
-  const auto options = options_from(asked.question);
+  const auto options = options_from(asked.request);
   if (!options) return options.why();
-  const auto bias = text_of(asked.question, "bias_dtype");
+  const auto bias = text_of(asked.request, "bias_dtype");
   if (!bias) return bias.why();
   const auto bias_type = tensor::dtype_from_safetensors(bias->empty() ? "BF16" : *bias);
   if (!bias_type) return not_understood("bias_dtype", "BF16, F16 or F32", nullptr);
@@ -357,17 +357,17 @@ constexpr Verb kVerbs[] = {
 
 }  // namespace
 
-Result<WeightFormat> format_from(const Json& question) {
-  const auto name = text_of(question, "format");
+Result<WeightFormat> format_from(const Json& request) {
+  const auto name = text_of(request, "format");
   if (!name) return name.why();
   if (const auto format = formats::weight_format_from_name(*name)) return *format;
-  return not_understood("format", "mxfp4 or nvfp4", member(question, "format"));
+  return not_understood("format", "mxfp4 or nvfp4", member(request, "format"));
 }
 
-Result<MoeConfig> config_from(const Json& question) {
+Result<MoeConfig> config_from(const Json& request) {
   oracle::Layer layer;
   Json fields = Json::object();
-  const Json* given = member(question, "config");
+  const Json* given = member(request, "config");
   if (given != nullptr && !given->is_object()) return not_understood("config", "an object", given);
   if (given != nullptr)
     for (const auto& [key, value] : given->items())
@@ -376,17 +376,17 @@ Result<MoeConfig> config_from(const Json& question) {
   MoeConfig result = config_of(layer);
   if (given != nullptr)
     if (const auto read = read_beside(*given, result); !read) return read.why();
-  Result<Context> context = context_from(question);
+  Result<Context> context = context_from(request);
   if (!context) return context.why();
   result.context = *std::move(context);
   return result;
 }
 
-Result<ConversionOptions> options_from(const Json& question) {
+Result<ConversionOptions> options_from(const Json& request) {
   ConversionOptions result;
   const Json none = Json::object();
-  const Json* given = member(question, "options");
-  QuestionFields fields(given == nullptr ? none : *given);
+  const Json* given = member(request, "options");
+  AskFields fields(given == nullptr ? none : *given);
   result.is_act_and_mul = fields.flag("is_act_and_mul", true);
   result.takes_external = fields.flag("takes_external", false);
   const std::string order = fields.text("w13_order"), activation = fields.text("activation"),
@@ -443,20 +443,20 @@ Json to_json(const FusedMoeQuantConfig& config) {
                        {"notes", Json(config.notes)}});
 }
 
-Result<Json> ask(const Json& question) {
-  const auto verb = text_of(question, "ask");
+Result<Json> ask(const Json& request) {
+  const auto verb = text_of(request, "ask");
   if (!verb) return verb.why();
-  if (*verb == "select") return select(question);
+  if (*verb == "select") return select(request);
   const auto* row = std::ranges::find(kVerbs, *verb, &Verb::name);
   if (row == std::end(kVerbs))
-    return not_understood("ask", "a question of ask.cpp", member(question, "ask"));
-  const auto format = format_from(question);
+    return not_understood("ask", "a question of ask.cpp", member(request, "ask"));
+  const auto format = format_from(request);
   if (!format) return format.why();
-  Asked asked{.format = *format, .question = question};
-  auto config = config_from(question);
+  Asked asked{.format = *format, .request = request};
+  auto config = config_from(request);
   if (!config) return config.why();
   asked.config = *std::move(config);
-  const auto backend = text_of(question, "backend");
+  const auto backend = text_of(request, "backend");
   if (!backend) return backend.why();
   asked.backend = *backend;
   return row->answer(asked);

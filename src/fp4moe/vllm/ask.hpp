@@ -12,13 +12,13 @@
 
 namespace fp4moe::vllm {
 
-// Errors: vllm.ask (a question that is not understood), and those of the function asked for.
-Result<Json> ask(const Json& question);
+// Errors: vllm.ask (a request that is not understood), and those of the function asked for.
+Result<Json> ask(const Json& request);
 
-// Parts of a question. Errors: vllm.ask, layer.field, layer.value, device.*, environment.*.
-Result<WeightFormat> format_from(const Json& question);
-Result<MoeConfig> config_from(const Json& question);  // with its context
-Result<ConversionOptions> options_from(const Json& question);
+// Parts of a request. Errors: vllm.ask, layer.field, layer.value, device.*, environment.*.
+Result<WeightFormat> format_from(const Json& request);
+Result<MoeConfig> config_from(const Json& request);  // with its context
+Result<ConversionOptions> options_from(const Json& request);
 
 // {"name", "dtype", "shape", "bytes", "extents", "strides"} for each tensor.
 Json to_json(const KernelWeights& weights);

@@ -8,18 +8,18 @@ namespace fp4moe::vllm {
 namespace ask_test {
 
 Json asked(std::string_view text) {
-  const auto question = parse_json(text);
-  EXPECT_TRUE(question) << text;
-  const auto answer = ask(*question);
+  const auto request = parse_json(text);
+  EXPECT_TRUE(request) << text;
+  const auto answer = ask(*request);
   EXPECT_TRUE(answer) << fp4moe::text(answer.why());
   return answer ? *answer : Json();
 }
 
 // The id and the place of a refusal.
 std::string refused(std::string_view text) {
-  const auto question = parse_json(text);
-  EXPECT_TRUE(question) << text;
-  const auto answer = ask(*question);
+  const auto request = parse_json(text);
+  EXPECT_TRUE(request) << text;
+  const auto answer = ask(*request);
   return answer ? "answered" : answer.why().id + " " + answer.why().tensor;
 }
 

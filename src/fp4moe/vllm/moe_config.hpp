@@ -1,4 +1,4 @@
-// The question that vLLM's MoE oracles answer, in vLLM's words: the layer (its FusedMoEConfig), and
+// A request to vLLM's MoE oracles, in vLLM's words: the layer (its FusedMoEConfig), and
 // whose rules hold on which machine, which vLLM reads from its installation and its process.
 //
 // fp4moe/vllm is vLLM's own functions by name, on top of the rest of this library: for those who

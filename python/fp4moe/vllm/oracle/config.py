@@ -1,4 +1,4 @@
-"""The question that the oracles answer: the layer, and whose rules hold on which machine."""
+"""A request to the oracles: the layer, and whose rules hold on which machine."""
 
 from __future__ import annotations
 
@@ -159,14 +159,14 @@ def text_of(value: Any) -> Any:
     return str(int(value)) if isinstance(value, (bool, int)) else value
 
 
-def question(
+def request(
     verb: str,
     format: str,
     config: FusedMoEConfig | None = None,
     context: Context | None = None,
     **more: Any,
 ) -> str:
-    """A question for the compiled part."""
+    """A request for the compiled part."""
     words: dict[str, Any] = {"ask": verb, "format": format, **more}
     if "backend" in words:
         words["backend"] = name_of(words["backend"])
@@ -198,8 +198,8 @@ def question(
 
 
 def ask(verb: str, format: str, *given: Any, **more: Any) -> Any:
-    """The answer to `question`; fp4moe's errors where there is none."""
-    return json.loads(_core.vllm_ask(question(verb, format, *given, **more)))
+    """The answer to `request`; fp4moe's errors where there is none."""
+    return json.loads(_core.vllm_ask(request(verb, format, *given, **more)))
 
 
 def select(

@@ -10,7 +10,7 @@ from typing import Any
 from fp4moe import _core
 from fp4moe.errors import UsageError
 from fp4moe.vllm.oracle import arrays
-from fp4moe.vllm.oracle.config import Context, ExpertsClass, FusedMoEConfig, ask, question
+from fp4moe.vllm.oracle.config import Context, ExpertsClass, FusedMoEConfig, ask, request
 
 
 # What a conversion takes beside the tensors.
@@ -75,7 +75,7 @@ def convert(
         has_bias=given.get("w13_bias") is not None or given.get("w2_bias") is not None,
     )
     bias = given.get("w13_bias", given.get("w2_bias"))
-    asked = question(
+    asked = request(
         "kernel_format", format, sizes, context, backend=backend,
         options=options, bias_dtype=arrays.bias_type(bias),
     )  # fmt: skip
@@ -192,7 +192,7 @@ def make_kernel(
     for name in ("gemm1_alpha", "gemm1_beta", "gemm1_clamp_limit"):
         if getattr(quant, name) is not None:
             more[name] = getattr(quant, name)
-    text = question("kernel", format, config, **more)
+    text = request("kernel", format, config, **more)
     return MoEKernel(_core.MoeKernel.make(weights.handle, text), shared_experts)
 
 

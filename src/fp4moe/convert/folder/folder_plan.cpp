@@ -107,8 +107,8 @@ std::string_view text_of(const tensor::MappedFile& file) {
 }
 
 // Files that are made here are not copied, but kept.
-Result<Done> plan_made(FolderPlan& plan) {
-  const auto is_copied = [](const checkpoint::FileCopy& file) { return !is_made(file.name); };
+Result<Done> plan_generated(FolderPlan& plan) {
+  const auto is_copied = [](const checkpoint::FileCopy& file) { return !is_generated(file.name); };
   // clang 14 has no std::ranges::stable_partition with libstdc++ 12.
   const auto kept =
       std::stable_partition(plan.companions.begin(), plan.companions.end(), is_copied);
@@ -187,7 +187,7 @@ Result<FolderPlan> plan_folder(const checkpoint::Checkpoint& checkpoint, const s
   Result<std::vector<checkpoint::FileCopy>> companions = plan_companions(store);
   if (!companions) return companions.why();
   plan.companions = *std::move(companions);
-  if (Result<Done> done = plan_made(plan); !done) return done.why();
+  if (Result<Done> done = plan_generated(plan); !done) return done.why();
   for (const checkpoint::FileCopy& file : plan.companions)
     plan.companion_bytes += size_of(file.from);
   plan.companion_bytes += plan.config.size();

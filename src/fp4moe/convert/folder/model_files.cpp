@@ -71,7 +71,7 @@ std::string method(std::string_view source) {
 
 }  // namespace
 
-bool is_made(std::string_view name) { return name == kConfigName || name == kOthersIndexName; }
+bool is_generated(std::string_view name) { return name == kConfigName || name == kOthersIndexName; }
 
 std::optional<std::string> config_for_fp4moe(std::string_view config, std::string_view beside) {
   const std::size_t open = config.find_first_not_of(kSpace);
@@ -122,7 +122,7 @@ Result<Done> write_parent(const std::string& out, const std::string& first) {
   };
   for (const CompanionRecord& file : manifest->companions) {
     if (file.name == kConfigName) config = &file;
-    if (is_made(file.name)) continue;
+    if (is_generated(file.name)) continue;
     if (Result<Done> done = copy(file); !done) return done;
   }
   if (config == nullptr) return Done{};

@@ -22,7 +22,7 @@ inline constexpr std::string_view kConfigName = "config.json";
 inline constexpr std::string_view kOthersIndexName = "others.safetensors.index.json";
 
 // True if conversion makes a file of this name.
-bool is_made(std::string_view name);
+bool is_generated(std::string_view name);
 
 // A configuration with fp4moe as its quantization method; the method before is its "source", or
 // what `beside` says, the text of hf_quant_config.json. All other bytes stay. Nothing where the text

@@ -422,10 +422,10 @@ class Packer {
   // Chunks of which the padded matrix has a part are made elsewhere, and their part is copied.
   void ragged_edges() {
     const std::size_t size = plan_.edge.size() * plan_.registers * sizeof(Register);
-    made_.resize(bases_.size() * size);
+    generated_.resize(bases_.size() * size);
     segments_.clear();
     moved_ = {};
-    std::uint8_t* to = made_.data();
+    std::uint8_t* to = generated_.data();
     for (const Base& base : bases_)
       for (std::size_t i = 0; i < plan_.edge.size(); ++i) {
         segments_.push_back(edge_segment(base, i));
@@ -433,7 +433,7 @@ class Packer {
         to += plan_.registers * sizeof(Register);
       }
     plan_.kernel->pack[plan_.passthrough](edge_shape_, segments_.data(), segments_.size());
-    const std::uint8_t* from = made_.data();
+    const std::uint8_t* from = generated_.data();
     for (const Base& base : bases_) {
       std::uint8_t* const place = base.place;
       for (const EdgePiece& piece : pieces_)
@@ -465,7 +465,7 @@ class Packer {
   bool has_whole_edge_ = !fills_rows_ && plan_.is_whole;
   bool has_ragged_edge_ = !plan_.edge.empty() && !plan_.is_whole;
   std::vector<EdgePiece> pieces_{};  // of ragged edges
-  std::vector<std::uint8_t> made_{};
+  std::vector<std::uint8_t> generated_{};
   std::vector<std::uint8_t> padding_, copies_;
   std::vector<std::uint8_t> edge_;  // each row's bytes in the edge chunks
   std::vector<const std::uint8_t*> rows_, next_, edges_;

@@ -24,7 +24,7 @@ std::uint64_t row_bytes(const IndexMap& map) {
 }
 
 Translator::Translator(const ByteTable* table) {
-  if (table != nullptr) made_ = kernels::cpu::make_translation(*table);
+  if (table != nullptr) table_ = kernels::cpu::make_translation(*table);
 }
 
 namespace {

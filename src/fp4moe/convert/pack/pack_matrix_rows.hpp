@@ -21,16 +21,16 @@ std::uint64_t row_bytes(const layout::IndexMap& map);
 class Translator {
  public:
   explicit Translator(const ByteTable* table);
-  explicit operator bool() const { return made_.has_value(); }
+  explicit operator bool() const { return table_.has_value(); }
   void operator()(const std::byte* from, std::byte* to, std::size_t size) const {
     (*this)(reinterpret_cast<const std::uint8_t*>(from), reinterpret_cast<std::uint8_t*>(to), size);
   }
   void operator()(const std::uint8_t* from, std::uint8_t* to, std::size_t size) const {
-    machine_shuffles().translate(*made_, from, to, size);
+    machine_shuffles().translate(*table_, from, to, size);
   }
 
  private:
-  std::optional<kernels::cpu::Translation> made_{};
+  std::optional<kernels::cpu::Translation> table_{};
 };
 
 void pack_rows(const layout::IndexMap& map, const MatrixSource& from, std::span<std::byte> out);

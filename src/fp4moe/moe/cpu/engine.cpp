@@ -12,7 +12,7 @@
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/moe/cpu/epilogue.hpp"
 #include "fp4moe/moe/cpu/workspace.hpp"
-#include "fp4moe/moe/reference/assignments.hpp"
+#include "fp4moe/moe/expert_order.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
 
 namespace fp4moe::moe::cpu {
@@ -64,7 +64,7 @@ class Computation final : public Experts {
   Result<Done> compute(const ExpertsCall& call, OutputForm form, const MutableRows& out) override {
     if (const auto fine = check(problem_, call, form, out); !fine) return fine.why();
     const bool is_batched = form == OutputForm::batches;
-    const std::uint64_t rows = is_batched ? reference::occupied(call.in) : call.in.x.rows;
+    const std::uint64_t rows = is_batched ? occupied(call.in) : call.in.x.rows;
     const std::uint64_t step =
         is_batched ? kPassAssignments
                    : std::max<std::uint64_t>(
@@ -212,7 +212,7 @@ class Computation final : public Experts {
     const bool apart = quantizes && problem_.input_scales.size() > 1;
     pool_->run_ranges(pass.rows.size(), 1, [&](std::size_t item, std::size_t, std::size_t who) {
       Scratch& scratch = space_.threads[who];
-      const auto order = std::span(pass.order).subspan(item * pass.width, pass.width);
+      const auto order = pass.order().subspan(item * pass.width, pass.width);
       const std::span<float> all = scratch.values.as<float>().first(space_.x.chunks * kChunk);
       const std::span<float> values = all.first(problem_.shape.hidden);
       bool is_rounded = false;
@@ -461,7 +461,7 @@ class Computation final : public Experts {
     std::fill_n(total, range.real, 0.0f);
     // Assignments are numbered by expert; `order` lists a token's as it chose them. They are few,
     // so the next one is found by a linear search.
-    const auto order = std::span(pass.order).subspan(item * pass.width, pass.width);
+    const auto order = pass.order().subspan(item * pass.width, pass.width);
     std::int64_t last = -1;
     for (;;) {
       std::int64_t next = Pass::kNone;
@@ -535,8 +535,8 @@ class Computation final : public Experts {
   // Assignments of no expert here become zeros, so that no memory is read before it is written.
   void clear_assignments(const MutableRows& out) const {
     const Pass& pass = space_.pass;
-    for (std::size_t i = 0; i < pass.order.size(); ++i)
-      if (pass.order[i] == Pass::kNone)
+    for (std::size_t i = 0; i < pass.order().size(); ++i)
+      if (pass.order()[i] == Pass::kNone)
         std::memset(out.row(pass.rows[i / pass.width] * pass.width + i % pass.width), 0,
                     problem_.shape.hidden * element_bytes(out.dtype));
   }

@@ -4,7 +4,6 @@
 
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/kernels/cpu/gemm.hpp"
-#include "fp4moe/moe/reference/assignments.hpp"
 
 namespace fp4moe::moe::cpu {
 
@@ -23,49 +22,33 @@ void Pass::group_rows(const ExpertsCall& call, std::uint64_t experts, std::uint6
   width = in.top_k;
   rows.resize(end - begin);
   for (std::uint64_t row = begin; row < end; ++row) rows[row - begin] = row;
-  const std::uint64_t first = begin * width, count = (end - begin) * width;
-  begins_.assign(experts + 1, 0);
-  positions_.resize(count);
-  for (std::uint64_t i = 0; i < count; ++i) {
-    positions_[i] = reference::local_position(call, experts, in.ids[first + i]);
-    if (positions_[i] >= 0) ++begins_[static_cast<std::size_t>(positions_[i]) + 1];
-  }
-  for (std::size_t e = 0; e < experts; ++e) begins_[e + 1] += begins_[e];
-  next_.assign(begins_.begin(), begins_.end() - 1);
-  assignments.resize(begins_[experts]);
-  order.resize(count);
-  for (std::uint64_t i = 0; i < count; ++i) {
-    order[i] = kNone;
-    if (positions_[i] < 0) continue;
-    order[i] = next_[static_cast<std::size_t>(positions_[i])]++;
-    assignments[order[i]] = {.number = first + i,
-                             .item = static_cast<std::uint32_t>(i / width),
-                             .weight = call.weight_on_input ? 1.0f : in.weights[first + i]};
+  order_.sort(call, experts, begin, end);
+  assignments.resize(order_.size());
+  const std::uint64_t first = begin * width;
+  for (std::size_t i = 0; i < order_.positions.size(); ++i) {
+    if (order_.positions[i] == kNone) continue;
+    assignments[order_.positions[i]] = {
+        .number = first + i,
+        .item = static_cast<std::uint32_t>(i / width),
+        .weight = call.weight_on_input ? 1.0f : in.weights[first + i]};
   }
 }
 
 void Pass::group_batches(const ExpertsCall& call, std::uint64_t begin, std::uint64_t end) {
-  const Prepared& in = call.in;
   width = 1;
   rows.clear();
   assignments.clear();
-  order.clear();
-  begins_.assign(1, 0);
-  std::uint64_t seen = 0;
-  for (std::size_t e = 0; e < in.counts.size(); ++e) {
-    const auto count = static_cast<std::uint64_t>(in.counts[e]);
-    const std::uint64_t from = std::clamp(begin, seen, seen + count);
-    const std::uint64_t to = std::clamp(end, seen, seen + count);
-    for (std::uint64_t i = from; i < to; ++i) {
-      const std::uint64_t row = e * in.capacity + (i - seen);
-      const auto item = static_cast<std::uint32_t>(rows.size());
-      rows.push_back(row);
-      order.push_back(item);
-      assignments.push_back({.number = row, .item = item});
-    }
-    seen += count;
-    begins_.push_back(static_cast<std::uint32_t>(assignments.size()));
-  }
+  order_.positions.clear();
+  order_.begins.assign(1, 0);
+  for_each_occupied(
+      call.in, begin, end,
+      [&](std::size_t, std::uint64_t row) {
+        const auto item = static_cast<std::uint32_t>(rows.size());
+        rows.push_back(row);
+        order_.positions.push_back(item);
+        assignments.push_back({.number = row, .item = item});
+      },
+      [&] { order_.begins.push_back(static_cast<std::uint32_t>(assignments.size())); });
 }
 
 // Experts with more assignments than a kernel takes are cut evenly.
@@ -75,7 +58,7 @@ void Pass::cut_units(std::uint64_t experts) {
   by_size.clear();
   first_units.assign(1, 0);
   for (std::size_t e = 0; e < experts; ++e) {
-    const std::uint32_t begin = begins_[e], count = begins_[e + 1] - begin;
+    const std::uint32_t begin = order_.begins[e], count = order_.begins[e + 1] - begin;
     const std::uint64_t parts = ceil_div(count, kMax);
     const std::uint64_t max_tokens = parts == 0 ? 1 : round_up(ceil_div(count, parts), kStep);
     for (std::uint64_t at = 0; at < count; at += max_tokens) {
@@ -91,8 +74,8 @@ void Pass::cut_units(std::uint64_t experts) {
     if (count != 0) by_size.push_back(static_cast<std::uint32_t>(e));
   }
   std::ranges::sort(by_size, [&](std::uint32_t a, std::uint32_t b) {
-    const std::uint32_t size_a = begins_[a + 1] - begins_[a];
-    const std::uint32_t size_b = begins_[b + 1] - begins_[b];
+    const std::uint32_t size_a = order_.begins[a + 1] - order_.begins[a];
+    const std::uint32_t size_b = order_.begins[b + 1] - order_.begins[b];
     return size_a != size_b ? size_a > size_b : a < b;
   });
 }

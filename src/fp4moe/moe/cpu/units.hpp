@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "fp4moe/moe/expert_order.hpp"
 #include "fp4moe/moe/experts.hpp"
 
 namespace fp4moe::moe::cpu {
@@ -28,15 +29,17 @@ struct Unit {
 
 // Keeps its memory from pass to pass.
 struct Pass {
-  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  static constexpr std::uint32_t kNone = ExpertOrder::kNone;
 
   std::vector<CpuAssignment> assignments{};  // by expert, then by number
   std::vector<Unit> units{};                 // by expert
   std::vector<std::uint64_t> rows{};         // of the prepared tokens, one an item
-  std::vector<std::uint32_t> order{};        // [items * width]: place in `assignments`, or kNone
   std::size_t width = 1;                     // assignments of an item
   std::vector<std::uint32_t> first_units{};  // [experts + 1]
   std::vector<std::uint32_t> by_size{};      // experts with assignments, most assignments first
+
+  // [items * width]: position in `assignments`, or kNone.
+  std::span<const std::uint32_t> order() const { return order_.positions; }
 
   // Rows [begin, end) of the tokens; of batches the occupied ones, counted through.
   void group(const ExpertsCall& call, std::uint64_t experts, std::uint64_t begin,
@@ -48,8 +51,7 @@ struct Pass {
   void group_batches(const ExpertsCall& call, std::uint64_t begin, std::uint64_t end);
   void cut_units(std::uint64_t experts);
 
-  std::vector<std::uint32_t> begins_{}, next_{};
-  std::vector<std::int64_t> positions_{};
+  ExpertOrder order_{};
 };
 
 }  // namespace fp4moe::moe::cpu

@@ -1,6 +1,7 @@
 // Which kernels a call runs on a device and how much memory it takes: pure functions of the layer's
 // shape, its numerics, the number of tokens and the kernels' family. They ask no device and depend on
-// no values.
+// no values, but for one: FP8 kernels are chosen if every row of the weights fits into E4M3, which is
+// found when the layer is loaded.
 //
 //   path      when
 //   nothing   no assignments: the output becomes zeros

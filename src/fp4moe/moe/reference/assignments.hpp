@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "fp4moe/moe/expert_order.hpp"
 #include "fp4moe/moe/experts.hpp"
 
 namespace fp4moe::moe::reference {
@@ -19,25 +20,19 @@ struct Assignment {
 // Rows [begin, end) of a call's tokens. Assignments of no expert, or of another rank's, are left out.
 struct AssignmentGroups {
   std::vector<Assignment> assignments{};  // by expert, then by number
-  std::vector<std::size_t> begins{};      // [experts + 1]
-  std::vector<std::size_t>
-      order{};  // [rows * top_k]: place in `assignments`, or kNone; not of batches
+  // Begins of experts; positions in `assignments`, which batches do not have.
+  ExpertOrder order{};
   std::uint64_t first_row = 0, top_k = 0;
 
-  static constexpr std::size_t kNone = ~std::size_t{0};
-  std::span<const std::size_t> of_row(std::uint64_t row) const {
-    return std::span(order).subspan((row - first_row) * top_k, top_k);
+  static constexpr std::uint32_t kNone = ExpertOrder::kNone;
+  std::span<const std::uint32_t> of_row(std::uint64_t row) const {
+    return std::span(order.positions).subspan((row - first_row) * top_k, top_k);
   }
 };
-
-// The local position of an id, or -1.
-std::int64_t local_position(const ExpertsCall& call, std::uint64_t experts, std::int32_t id);
 
 AssignmentGroups group_rows(const ExpertsCall& call, std::uint64_t experts, std::uint64_t begin,
                             std::uint64_t end);
 // Row `begin` of all occupied rows of the batches, and those after it up to `end`.
 AssignmentGroups group_batches(const ExpertsCall& call, std::uint64_t begin, std::uint64_t end);
-// How many rows of the batches are occupied.
-std::uint64_t occupied(const Prepared& in);
 
 }  // namespace fp4moe::moe::reference

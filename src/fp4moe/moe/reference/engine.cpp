@@ -165,8 +165,8 @@ class Computation final : public ReferenceExperts {
   };
   static std::vector<Task> tasks_of(const AssignmentGroups& groups, std::uint64_t rows) {
     std::vector<Task> result;
-    for (std::size_t e = 0; e + 1 < groups.begins.size(); ++e)
-      if (groups.begins[e] != groups.begins[e + 1])
+    for (std::size_t e = 0; e + 1 < groups.order.begins.size(); ++e)
+      if (groups.order.begins[e] != groups.order.begins[e + 1])
         for (std::uint64_t row = 0; row < rows; row += kPanelRows) result.push_back({e, row});
     return result;
   }
@@ -180,7 +180,8 @@ class Computation final : public ReferenceExperts {
                  std::size_t who, const TokenOf& token_of) {
     const std::span<double> panel = std::span(space_.panels[who]).first(kPanelRows * matrix.k);
     dequantize_panel(matrix, task.row, panel);
-    const std::size_t begin = groups.begins[task.expert], end = groups.begins[task.expert + 1];
+    const std::size_t begin = groups.order.begins[task.expert],
+                      end = groups.order.begins[task.expert + 1];
     std::array<const double*, kAssignments> tokens{};
     std::size_t done = 0;
     for (std::size_t assignment = begin; assignment < end;) {
@@ -208,8 +209,8 @@ class Computation final : public ReferenceExperts {
         return x_of(assignment).data();
       });
       const double input = input_factor(call, task.expert);
-      const std::size_t begin = groups.begins[task.expert];
-      for (std::size_t assignment = begin; assignment < groups.begins[task.expert + 1];
+      const std::size_t begin = groups.order.begins[task.expert];
+      for (std::size_t assignment = begin; assignment < groups.order.begins[task.expert + 1];
            ++assignment) {
         for (std::uint64_t r = 0; r < result.rows; ++r) {
           const std::uint64_t row = task.row + r;
@@ -349,8 +350,8 @@ class Computation final : public ReferenceExperts {
       how.factor =
           factor_of(quantizer(problem_.hidden_scales, task.expert)) * (in_weight ? 1.0 : global);
       if (in_weight) how.weight_factor = global;
-      const std::size_t begin = groups.begins[task.expert];
-      for (std::size_t assignment = begin; assignment < groups.begins[task.expert + 1];
+      const std::size_t begin = groups.order.begins[task.expert];
+      for (std::size_t assignment = begin; assignment < groups.order.begins[task.expert + 1];
            ++assignment)
         for (std::uint64_t r = 0; r < result.rows; ++r) {
           const std::uint64_t row = task.row + r;

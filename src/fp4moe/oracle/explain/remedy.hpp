@@ -15,7 +15,7 @@ namespace fp4moe::oracle {
 struct Change {
   std::string says{};                     // what to do, in words of the reference's command line
   std::vector<std::string> asks{};        // the same as options of `fp4moe explain`
-  std::function<void(Request&)> apply{};  // to the question
+  std::function<void(Request&)> apply{};  // to the request
 };
 
 // True if a selected backend can also be loaded. Empty: always.

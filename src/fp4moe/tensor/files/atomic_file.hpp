@@ -74,7 +74,7 @@ class AtomicFolder {
   Result<Done> clear(
       const std::set<std::string>& but = {});  // removes all other files in staging()
   // Without commit: whether the staging folder stays, for a later run that takes its leftovers.
-  void keep_staging(bool keep) { keeps_ = keep; }
+  void keep_staging(bool keep) { is_kept_ = keep; }
   Result<Done> commit();
 
  private:
@@ -87,7 +87,7 @@ class AtomicFolder {
   std::string staging_{};        // what leads there
   int parent_ = -1, lock_ = -1;  // descriptors: the folder around; staging, locked
   unsigned mode_ = 0;            // of the finished folder
-  bool keeps_ = false, is_whole_ = false;
+  bool is_kept_ = false, is_whole_ = false;
 };
 
 }  // namespace fp4moe::tensor

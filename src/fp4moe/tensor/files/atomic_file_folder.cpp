@@ -166,7 +166,7 @@ Result<bool> AtomicFolder::open_staging(Leftovers leftovers) {
   if (lock == Lock::taken || (lock == Lock::unknown && !is_new)) return busy(path_, name_);
   if (!is_same(folder.get(), parent_, hidden)) return false;
   lock_ = folder.release();  // ours: if anything fails from here on, it is removed
-  keeps_ = !is_new && leftovers == Leftovers::keep;
+  is_kept_ = !is_new && leftovers == Leftovers::keep;
   fchmod(lock_, kPrivate);  // one that an older version left was open for reading
   staging_ = descriptor_link(lock_);
   if (access(staging_.c_str(), F_OK) != 0) staging_ = name_;  // a system without /proc
@@ -175,7 +175,7 @@ Result<bool> AtomicFolder::open_staging(Leftovers leftovers) {
   const std::optional<mode_t> mode = usual_mode(lock_);
   if (!mode) return file_error("folder.create", "cannot create a folder here", errno).in(path_);
   mode_ = *mode;
-  keeps_ = false;
+  is_kept_ = false;
   return true;
 }
 
@@ -206,7 +206,7 @@ AtomicFolder::AtomicFolder(AtomicFolder&& other) noexcept
       parent_(std::exchange(other.parent_, -1)),
       lock_(std::exchange(other.lock_, -1)),
       mode_(other.mode_),
-      keeps_(other.keeps_),
+      is_kept_(other.is_kept_),
       is_whole_(other.is_whole_) {}
 
 AtomicFolder& AtomicFolder::operator=(AtomicFolder&& other) noexcept {
@@ -216,13 +216,13 @@ AtomicFolder& AtomicFolder::operator=(AtomicFolder&& other) noexcept {
   std::swap(parent_, other.parent_);
   std::swap(lock_, other.lock_);
   std::swap(mode_, other.mode_);
-  std::swap(keeps_, other.keeps_);
+  std::swap(is_kept_, other.is_kept_);
   std::swap(is_whole_, other.is_whole_);
   return *this;
 }
 
 AtomicFolder::~AtomicFolder() {
-  if (lock_ >= 0 && !is_whole_ && !keeps_) {
+  if (lock_ >= 0 && !is_whole_ && !is_kept_) {
     // A failure here, such as no memory, cannot be reported any more; the next run clears it.
     try {
       const std::string hidden = last_component(name_);

@@ -1,4 +1,4 @@
-// The question "which backend for this layer on this device" as options of a command.
+// The request "which backend for this layer on this device" as options of a command.
 #pragma once
 #include <string>
 
@@ -15,7 +15,7 @@ using runtime::SelectionRequest;
 void declare_policy(OptionSet& set, SelectionOptions& options);
 
 // Filled while the command line is parsed; `options` must stay where it is until then.
-void declare_question(OptionSet& set, SelectionOptions& options);
+void declare_selection(OptionSet& set, SelectionOptions& options);
 
 // "h100 (cuda 9.0; flashinfer, triton_kernels)"
 std::string text(const platform::Device& device);

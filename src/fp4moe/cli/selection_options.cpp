@@ -1,4 +1,4 @@
-#include "fp4moe/cli/question.hpp"
+#include "fp4moe/cli/selection_options.hpp"
 
 #include <vector>
 
@@ -53,7 +53,7 @@ void declare_policy(OptionSet& set, SelectionOptions& options) {
       .listed("vllm");
 }
 
-void declare_question(OptionSet& set, SelectionOptions& options) {
+void declare_selection(OptionSet& set, SelectionOptions& options) {
   set.group = "Device";
   set.add("--device", options.device, "This machine (auto) or a part: h100, mi355x, cpu, ...")
       .show_default()
