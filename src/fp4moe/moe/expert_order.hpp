@@ -29,8 +29,8 @@ std::int64_t local_position(const ExpertsCall& call, std::uint64_t experts, std:
 
 // How many rows of the batches are occupied.
 std::uint64_t occupied(const Prepared& in);
-// Of all occupied rows of the batches those from number `begin` up to `end`, by expert: calls
-// row(expert, row) for each, and after_expert() behind each expert's.
+// Calls row(expert, row) for the occupied rows of the batches, counted through by expert, from number
+// `begin` up to `end`; and after_expert() behind each expert's.
 template <class Row, class AfterExpert>
 void for_each_occupied(const Prepared& in, std::uint64_t begin, std::uint64_t end, const Row& row,
                        const AfterExpert& after_expert) {
