@@ -201,7 +201,7 @@ function(fp4moe_probe name source)
 endfunction()
 
 # A pytest file, run with the Python of FP4MOE_TEST_PYTHON; ENVIRONMENT holds NAME=VALUE pairs. The
-# label python: `make test-all` runs it again, with torch; rest: only there.
+# label witness: `make test-all` runs it again, with torch and others installed; rest: only there.
 function(fp4moe_pytest name source)
   cmake_parse_arguments(ARG "" "" "ENVIRONMENT;LABELS" ${ARGN})
   if(NOT FP4MOE_TEST_PYTHON)
@@ -209,5 +209,5 @@ function(fp4moe_pytest name source)
   endif()
   add_test(NAME ${name} COMMAND ${FP4MOE_TEST_PYTHON} -m pytest -q -p no:cacheprovider ${source})
   set_tests_properties(${name} PROPERTIES
-    ENVIRONMENT "PYTHONDONTWRITEBYTECODE=1;${ARG_ENVIRONMENT}" LABELS "tools;python;${ARG_LABELS}" TIMEOUT 1200)
+    ENVIRONMENT "PYTHONDONTWRITEBYTECODE=1;${ARG_ENVIRONMENT}" LABELS "tools;${ARG_LABELS}" TIMEOUT 1200)
 endfunction()

@@ -46,8 +46,15 @@ LEFT = ("CONTRIBUTING.md", "CHANGELOG.md", "docs/cuda-experiments.md", "tools/ch
         "include/", "docs/c-api-reference.md")
 
 
+def suspects(root: Path):
+    """Files in which any pattern is found, by git's own faster search; all where git has none."""
+    patterns = [word for pattern in (*REPLACED, *SHIPPED, *PAGES) for word in ("-e", pattern)]
+    found = subprocess.run(["git", "grep", "-lP", *patterns], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return (found.stdout if found.returncode < 2 else subprocess.check_output(["git", "ls-files"], cwd=root, text=True)).split()
+
+
 def findings(root: Path):
-    for name in subprocess.check_output(["git", "ls-files"], cwd=root, text=True).split():
+    for name in suspects(root):
         path = root / name
         if name.startswith(LEFT) or not name.endswith((".cpp", ".hpp", ".cu", ".cuh", ".py", ".md", ".toml")) or not path.is_file():
             continue

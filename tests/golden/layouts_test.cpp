@@ -9,6 +9,7 @@
 
 #include "golden/schemas.hpp"
 #include "golden/test_support.hpp"
+#include "support/sanitized.hpp"
 
 namespace fp4moe::golden {
 namespace {
@@ -64,6 +65,8 @@ const Json& case_of(const std::string& path, const std::string& id) {
 bool differs(const Outcome& outcome) { return outcome && outcome->has_value(); }
 
 TEST(GoldenLayouts, EveryCaseOfTheCheckedInFilesAgrees) {
+  if (is_sanitized())
+    GTEST_SKIP() << "one case of each layout: see OneChangedFactIsAFailureForEveryLayout";
   for (const auto& [path, count] : {std::pair{kNvidia, 123u}, std::pair{kTritonAmd, 378u}}) {
     const Result<Report> report = run_golden_file(path);
     ASSERT_TRUE(report) << text(report.why());

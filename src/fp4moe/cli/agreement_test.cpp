@@ -14,19 +14,13 @@
 #include "fp4moe/runtime/choice.hpp"
 #include "support/command_line.hpp"
 #include "support/files.hpp"
+#include "support/sanitized.hpp"
 
 namespace fp4moe::cli {
 namespace agreement_test {
 
 using runtime::Answer;
 using runtime::SelectionOptions;
-
-// Under sanitizers one request in 11 is made: they check memory, and these reach the same code.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::size_t kEvery = 11;
-#else
-constexpr std::size_t kEvery = 1;
-#endif
 
 // Splits of every kind: that are, that cannot be cut, that hold no expert.
 constexpr plan::Ranks kRanks[] = {{},
@@ -149,7 +143,7 @@ TEST(Agreement, OfExplainPlanConvertAndRunForEveryDevicePolicyModeAndModel) {
       for (const checkpoint::ModelRow& row : checkpoint::models())
         for (const platform::DescribedDevice& part : platform::described_devices())
           for (const plan::Ranks& ranks : kRanks) {
-            if (asked++ % kEvery != 0) continue;
+            if (!is_taken(asked++, 11)) continue;
             const std::string what =
                 fmt::format("{} {} {} {} --tp {} --dp {} --ep {}", part.name, policy.name, mode,
                             row.name, ranks.tp, ranks.dp, ranks.ep);

@@ -9,6 +9,7 @@
 #include "fp4moe/base/sha256.hpp"
 #include "fp4moe/vllm/mxfp4.hpp"
 #include "fp4moe/vllm/nvfp4.hpp"
+#include "support/sanitized.hpp"
 #include "support/vllm_tensors.hpp"
 
 namespace fp4moe::vllm {
@@ -173,14 +174,16 @@ TEST(GoldenLayouts, AreMadeFromMemory) {
   const auto document = read_json_file(std::string(FP4MOE_TESTDATA) + "/layouts-nvidia.json");
   ASSERT_TRUE(document) << text(document.why());
   Counts counts;
+  std::size_t number = 0;
   for (const Json& item : (*document)["cases"])
     for (const GoldenRow& row : kRows)
       if (item["layout"].string() == row.layout && !item.contains("expect")) {
+        if (!is_taken(number++, 5)) continue;
         SCOPED_TRACE(item["id"].string());
         check_case(row, item, counts);
       }
-  EXPECT_GE(counts.equal, 50);
-  EXPECT_GE(counts.refused, 10);
+  EXPECT_GE(counts.equal, is_sanitized() ? 10 : 50);
+  EXPECT_GE(counts.refused, is_sanitized() ? 1 : 10);
 }
 
 }  // namespace golden_layouts_test

@@ -11,6 +11,7 @@
 #include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/base/random.hpp"
 #include "fp4moe/convert/pack/layer_packer.hpp"
+#include "support/sanitized.hpp"
 
 namespace fp4moe::convert {
 namespace every_layout_test {
@@ -262,11 +263,11 @@ Layer layer_of(const Layout& row, RowOrder order, layout::Sizes real, layout::Si
 
 // Sizes that every layout takes; then a checkpoint that a backend rounds up to them.
 TEST(EveryLayout, GivesBackWhatItTookFromEveryOrderOfRows) {
+  std::size_t number = 0;
   for (const Layout& row : backends::layouts())
-    for (const RowOrder order : {RowOrder::interleaved, RowOrder::halves, RowOrder::single}) {
-      expect_round_trip(row, layer_of(row, order, {256, 256}, {256, 256}));
-      expect_round_trip(row, layer_of(row, order, {192, 160}, {256, 256}));
-    }
+    for (const RowOrder order : {RowOrder::interleaved, RowOrder::halves, RowOrder::single})
+      for (const layout::Sizes real : {layout::Sizes{256, 256}, layout::Sizes{192, 160}})
+        if (is_taken(number++, 5)) expect_round_trip(row, layer_of(row, order, real, {256, 256}));
 }
 
 TEST(EveryLayout, RefusesSizesByNamingTheOneThatWouldDo) {

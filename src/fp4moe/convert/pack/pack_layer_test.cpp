@@ -9,6 +9,7 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/convert/folder/manifest.hpp"
 #include "support/converted_folder.hpp"
+#include "support/sanitized.hpp"
 
 namespace fp4moe::convert {
 namespace pack_layer_test {
@@ -55,6 +56,7 @@ TEST_F(PackLayer, IsAPureFunctionOfTheSourceForEveryLayout) {
         Memory memory(*packer, poison);
         const auto done = pack_layer(*job, *packer, memory.spans, options);
         EXPECT_TRUE(done) << text(done.why());
+        if (options.path == Path::map && is_sanitized()) return memory.tensors;
         // A reload: the same calls into the same memory.
         const auto again = memory.tensors;
         for (std::size_t e = 0; e < job->experts.size(); ++e)
