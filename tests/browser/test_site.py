@@ -68,14 +68,15 @@ def test_the_colors_follow_the_system(dark):
         browser.wait_for(f"document.body.dataset.mdColorScheme === '{'slate' if dark else 'default'}'")
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_pages_fit_the_window(browser, width):
-    browser.resize(width, 850)
+def test_pages_fit_windows_of_computers_and_phones(browser):
     wrong = {}
     for page in PAGES:
         browser.open(f"{SITE.as_uri()}/{page}", READY)
-        if found := browser.evaluate(TOO_WIDE):
-            wrong[page] = found[:3]
+        for width in (1280, 390):
+            browser.resize(width, 850)
+            browser.wait_for(f"innerWidth === {width}")
+            if found := browser.evaluate(TOO_WIDE):
+                wrong[f"{page}, {width} pixels"] = found[:3]
         if browser.evaluate("[...document.images].some((one) => one.complete && one.naturalWidth === 0)"):
             wrong[page] = "a figure is missing"
     assert wrong == {}
