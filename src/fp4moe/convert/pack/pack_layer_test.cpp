@@ -41,11 +41,12 @@ class PackLayer : public ::testing::Test {
 };
 
 TEST_F(PackLayer, IsAPureFunctionOfTheSourceForEveryLayout) {
+  std::size_t number = 0;
   for (const auto format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
     const auto checkpoint = checkpoint::Checkpoint::open(folder_ / formats::name(format));
     ASSERT_TRUE(checkpoint) << text(checkpoint.why());
     for (const layout::Layout& layout : backends::layouts()) {
-      if (layout.format != format) continue;
+      if (layout.format != format || !is_taken(number++, 4)) continue;
       SCOPED_TRACE(layout_text(layout.id, layout.generation));
       const Recipe recipe{.layout = &layout, .sizing = {.hidden = 256, .intermediate = 256}};
       const auto job = layer_job(*checkpoint, 0, recipe);
@@ -56,7 +57,6 @@ TEST_F(PackLayer, IsAPureFunctionOfTheSourceForEveryLayout) {
         Memory memory(*packer, poison);
         const auto done = pack_layer(*job, *packer, memory.spans, options);
         EXPECT_TRUE(done) << text(done.why());
-        if (options.path == Path::map && is_sanitized()) return memory.tensors;
         // A reload: the same calls into the same memory.
         const auto again = memory.tensors;
         for (std::size_t e = 0; e < job->experts.size(); ++e)
