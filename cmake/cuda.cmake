@@ -19,11 +19,12 @@ elseif(FP4MOE_CUDA)
     set(FP4MOE_HAS_CUDA ON)
     execute_process(COMMAND ${FP4MOE_NVCC} --version OUTPUT_VARIABLE nvcc_says RESULT_VARIABLE failed)
     if(failed OR NOT nvcc_says MATCHES "release ([0-9.]+)" OR CMAKE_MATCH_1 VERSION_LESS 12.8)
-      message(FATAL_ERROR "${FP4MOE_NVCC} is not an nvcc of CUDA 12.8 or newer; it says: ${nvcc_says}")
+      fp4moe_stop("${FP4MOE_NVCC} is no nvcc of CUDA 12.8 or newer: tools/nvcc.sh FOLDER installs one and prints its path "
+                  "for FP4MOE_NVCC")
     endif()
   elseif(NOT FP4MOE_CUDA STREQUAL "AUTO")
-    message(FATAL_ERROR "FP4MOE_CUDA=${FP4MOE_CUDA} needs nvcc: put it on PATH, set FP4MOE_NVCC to it "
-                        "(tools/nvcc.sh installs one), or set FP4MOE_CUBINS")
+    fp4moe_stop("FP4MOE_CUDA=${FP4MOE_CUDA} needs nvcc: put it on PATH, set FP4MOE_NVCC to it "
+                "(tools/nvcc.sh installs one), or set FP4MOE_CUBINS")
   endif()
 endif()
 
@@ -33,7 +34,7 @@ set(nvcc_flags -std=c++20 -O3 -lineinfo --expt-relaxed-constexpr -Werror all-war
     -I ${PROJECT_SOURCE_DIR}/src)
 set(nvcc_flags_sm90 -gencode=arch=compute_90a,code=sm_90a -cubin)
 if(FP4MOE_HAS_CUDA AND NOT FP4MOE_CUBINS AND NOT FP4MOE_CUDA_ARCHITECTURES)
-  message(FATAL_ERROR "FP4MOE_CUDA_ARCHITECTURES is empty: name at least one, e.g. 80")
+  fp4moe_stop("FP4MOE_CUDA_ARCHITECTURES is empty: name at least one, e.g. 80")
 endif()
 # Not compressed: names of kernels are read from the machine code in it.
 set(nvcc_flags_sm80 -DFP4MOE_SM80 -fatbin --no-compress -gencode=arch=compute_80,code=compute_80)
@@ -65,7 +66,7 @@ function(fp4moe_cubin source family result)
   if(FP4MOE_CUBINS)
     get_filename_component(cubin ${FP4MOE_CUBINS}/${stem}.cubin ABSOLUTE BASE_DIR ${PROJECT_SOURCE_DIR})
     if(NOT EXISTS ${cubin})
-      message(FATAL_ERROR "FP4MOE_CUBINS=${FP4MOE_CUBINS} lacks ${stem}.cubin")
+      fp4moe_stop("FP4MOE_CUBINS=${FP4MOE_CUBINS} lacks ${stem}.cubin")
     endif()
   else()
     add_custom_command(OUTPUT ${cubin} DEPENDS ${source} ${FP4MOE_NVCC} DEPFILE ${cubin}.d VERBATIM

@@ -68,7 +68,7 @@ install(TARGETS fp4moe EXPORT fp4moeTargets FILE_SET HEADERS COMPONENT headers)
 install(TARGETS fp4moe_shared EXPORT fp4moe_cTargets FILE_SET HEADERS COMPONENT headers)
 install(TARGETS fp4moe_program)
 # Manual pages, made by the program itself.
-if(NOT CMAKE_CROSSCOMPILING AND PROJECT_IS_TOP_LEVEL AND NOT SKBUILD)
+if(NOT CMAKE_CROSSCOMPILING AND PROJECT_IS_TOP_LEVEL)
   set(man_pages ${PROJECT_BINARY_DIR}/man/man1)
   add_custom_command(OUTPUT ${man_pages}/fp4moe.1 DEPENDS fp4moe_program VERBATIM
     COMMAND ${CMAKE_COMMAND} -E make_directory ${man_pages}

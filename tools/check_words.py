@@ -22,11 +22,13 @@ REPLACED = {
     r"\bcannot be so\b": "a plain head: invalid value, too many ...",
     r"\b(?:Expert|Rows|Projection|Tile)Rooms?\b|\bmake_room\b": "buffers, reserve",
     r"\bProduct(?:Call|Kernel|Rows|Weights|Tokens)\b": "Gemm...",
+    r"(?i)neighbour|honour|favour|colour|behaviour|licence|centre|\bgrey|spelt": "neighbor, honor, favor, color, behavior, license, center, gray, spelled",
 }
 # Only in sources that are shipped.
 SHIPPED = {
     r"\bmultiply_(?:one|two|few|many|held|rows?|columns|tiles?|k_block|stage|share|half|work|first|second|panel|low)(?![a-z])|(?<!checked)_multiply\b": "gemm_..., mma_..., gemm1, gemm2, lora_low",
     r"\bkLeast": "kMin",
+    r"\bplace_of\b(?!\()|\brow_place\b|\bplace_step\b": "offset: offset_of, row_offset, to_step",
     r"\bwish(?:es)?\b|\bera\b": "request, option, interrupt; PolicyDate",
     r"\b(?:[Nn]o|[Ss]ome|[Ee]very)body\b": "the thread, rank, user or file that is meant; untrusted; unassigned",
     r"(?<![-\"])\b[Pp]rocessors?\b": "CPU",
@@ -34,7 +36,6 @@ SHIPPED = {
 }
 # Only in pages.
 PAGES = {
-    r"(?i)neighbour|honour|favour|colour|behaviour|\blicence|\b(?:mis)?spelt\b": "neighbor, honor, favor, color, behavior, license, spelled",
     r"\bmended\b": "fixed",
     r"(?i)\bmultiprocessor": "SM",
     r"\d times faster\b": "as fast",

@@ -8,7 +8,7 @@ STYLE = """<style>text { font: 12px sans-serif; fill: #24292f } .small { font-si
 .tiny text { font-size: 10px; text-anchor: middle; fill: #1f2328 }
 .ground { fill: #fff } .line { stroke: #6e7781; stroke-width: 1.3; fill: none } .grid { stroke: #8884 } .frame { fill: none; stroke: #6e778199 }
 .yes { fill: #d3f0dc; stroke: #1a7f37 } .no { fill: #fbe3e4; stroke: #cf222e } .ask { fill: #fff3cd; stroke: #9a6700 }
-.blue { fill: #d6e7fb; stroke: #2a78d6 } .violet { fill: #e6dcf6; stroke: #7b5ea7 } .grey { fill: #e7eaee; stroke: #8c959f }
+.blue { fill: #d6e7fb; stroke: #2a78d6 } .violet { fill: #e6dcf6; stroke: #7b5ea7 } .gray { fill: #e7eaee; stroke: #8c959f }
 @media (prefers-color-scheme: dark) { text { fill: #e6e8eb } .small { fill: #a3abb5 } .inside { fill: #1f2328 } .small.inside { fill: #444c56 }
 .ground { fill: #1e2129 } .line { stroke: #a3abb5 } }</style>"""
 

@@ -4,7 +4,10 @@
 #
 #   BUILD=FOLDER     where to build (build/h200)
 #   OUT=FOLDER       where reports go (bench/results)
-#   SECONDS_EACH=N   for each report of bench (8)
+#   SECONDS_EACH=N   for each sustained report of bench (8); a burst takes half a second
+#
+# The status is 1 where compute-sanitizer reports something. Reports of racecheck and synccheck on kernels that
+# they misjudge are printed and do not count.
 #   CMAKE_OPTIONS    more of them, e.g. -DFP4MOE_CUBINS=FOLDER where there is no nvcc
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +18,12 @@ steps=("$@")
 program=$build/bin/fp4moe
 tests=(moe_cuda_gpu_test runtime_gpu_test)
 
+# Kernels with mbarriers and with barriers of some of a block's threads, which racecheck and synccheck misjudge
+# (docs/cuda-kernels.md#races). The emulator checks them: `make test-all`, cuda.emulated_sm90.
+misjudged=kns=fp4moe_sm90_decode,kns=fp4moe_sm90_grouped_gemm
+
 reported=()  # by compute-sanitizer
+noted=()     # the same of misjudged kernels
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -36,18 +44,33 @@ test() {
   FP4MOE_CUDA_TEST_ROWS=1 "$build/moe_cuda_gpu_test" --gtest_brief=1 --gtest_filter='*DeviceLayer*'  # few tokens by the way of many
 }
 
-# Small shapes: everything takes a hundred times as long.
+# TEST TOOL [OPTION...]: status 9 where the tool reports something. Small shapes: everything takes a hundred times
+# as long. One test asks for more memory than there is, so errors of the driver's functions are not reported.
+under() {
+  say "compute-sanitizer ${*:2}: $1"
+  FP4MOE_CUDA_TEST_SMALL=1 compute-sanitizer --tool "$2" "${@:3}" --report-api-errors no --error-exitcode 9 --launch-timeout 120 \
+    "$build/$1" --gtest_brief=1
+}
+
 sanitize() {
   if ! command -v compute-sanitizer >/dev/null; then
     say "no compute-sanitizer here: left out"
     return 0
   fi
-  for tool in memcheck initcheck racecheck synccheck; do
-    say "compute-sanitizer $tool"
-    for name in "${tests[@]}"; do
-      # One test asks for more memory than there is.
-      FP4MOE_CUDA_TEST_SMALL=1 compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 --launch-timeout 120 \
-        "$build/$name" --gtest_brief=1 || reported+=("$tool $name")
+  local name tool status
+  for name in "${tests[@]}"; do
+    for tool in memcheck initcheck; do
+      under "$name" "$tool" || reported+=("$tool $name")
+    done
+    for tool in racecheck synccheck; do
+      under "$name" "$tool" --kernel-name-exclude "$misjudged" || reported+=("$tool $name")
+      status=0
+      under "$name" "$tool" --kernel-name "$misjudged" || status=$?
+      case $status in
+        0) ;;
+        9) noted+=("$tool $name") ;;
+        *) reported+=("$tool $name (status $status)") ;;
+      esac
     done
   done
 }
@@ -60,7 +83,7 @@ golden() {
 bench() {
   say "measured with"
   nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.limit,temperature.gpu --format=csv || true
-  tools/bench_cuda.py "$program" --out "$out" --seconds "${SECONDS_EACH:-8}"
+  tools/bench_cuda.py "$program" --out "$out" --seconds "${SECONDS_EACH:-8}"  # bursts, then sustained
   say "clocks after it"
   nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu --format=csv,noheader || true
 }
@@ -75,4 +98,5 @@ for step in "${steps[@]}"; do
   esac
 done
 say "all done: ${steps[*]}"
+[ ${#noted[@]} -eq 0 ] || say "compute-sanitizer reported, of kernels that it misjudges: ${noted[*]}"
 [ ${#reported[@]} -eq 0 ] || { say "compute-sanitizer reported: ${reported[*]}"; exit 1; }

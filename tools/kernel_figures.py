@@ -35,8 +35,8 @@ def timeline(title: str, rows: list[tuple[str, list[Bar]]], arrows: list[tuple[i
 def decode() -> str:
     return timeline("The decode kernel: one launch, one block on each SM", [
         ("route warps", [(0, .12, "violet", "top-k"), (.12, .27, "violet", "list assignments")]),
-        ("loader warp", [(.27, .58, "grey", "weights of GEMM1 → 3 stages"), (.58, .82, "grey", "weights of GEMM2")]),
-        ("math warps", [(0, .27, "grey", "tokens → shared memory"), (.31, .60, "blue", "dequantize, mma"), (.60, .67, "ask", "wait h"), (.67, .85, "blue", "dequantize, mma")]),
+        ("loader warp", [(.27, .58, "gray", "weights of GEMM1 → 3 stages"), (.58, .82, "gray", "weights of GEMM2")]),
+        ("math warps", [(0, .27, "gray", "tokens → shared memory"), (.31, .60, "blue", "dequantize, mma"), (.60, .67, "ask", "wait h"), (.67, .85, "blue", "dequantize, mma")]),
         ("epilogue warps", [(.40, .64, "yes", "sum, activation → h"), (.70, .88, "yes", "sum → y")]),
         ("all warps", [(.88, 1, "yes", "final sum")]),
     ], [(0, .275, 1, .285), (1, .30, 2, .32), (3, .635, 2, .665)], "An arrow: what the later step waits for. h and y go to other blocks through global memory as (number, launch number) words.")
@@ -45,7 +45,7 @@ def decode() -> str:
 def launches() -> str:
     return timeline("A call of many tokens: launches that overlap", [
         ("route", [(0, .18, "violet", "top-k, counts, rows")]),
-        ("gather", [(.12, .30, "grey", "rows → tiles")]),
+        ("gather", [(.12, .30, "gray", "rows → tiles")]),
         ("grouped GEMM", [(.14, .28, "ask", "first weights"), (.28, .60, "blue", "GEMM1 work tiles"), (.60, .90, "blue", "GEMM2 work tiles")]),
         ("combine", [(.80, .92, "yes", "early columns"), (.92, 1, "yes", "late")]),
     ], [(0, .175, 1, .185), (1, .29, 2, .30)], "gather runs for tiles of more than 88 tokens. GEMM2 of a token tile starts when GEMM1 of that tile is complete, not when all of GEMM1 is.")
@@ -53,8 +53,8 @@ def launches() -> str:
 
 def grouped_gemm() -> str:
     return timeline("The grouped GEMM on Hopper: one persistent block on each SM", [
-        ("loader warp", [(0, .30, "grey", "weights → stages"), (.30, .62, "grey", "next work tile"), (.62, .90, "grey", "next")]),
-        ("fetch warps", [(0, .32, "grey", "token rows → stages"), (.32, .64, "grey", "next work tile"), (.64, .90, "grey", "next")]),
+        ("loader warp", [(0, .30, "gray", "weights → stages"), (.30, .62, "gray", "next work tile"), (.62, .90, "gray", "next")]),
+        ("fetch warps", [(0, .32, "gray", "token rows → stages"), (.32, .64, "gray", "next work tile"), (.64, .90, "gray", "next")]),
         ("math warpgroups", [(.06, .36, "blue", "dequantize to BF16, wgmma"), (.36, .44, "yes", "epilogue"), (.44, .72, "blue", "dequantize, wgmma"), (.72, .80, "yes", "epilogue"), (.80, 1, "blue", "dequantize")]),
         ("gather warp", [(.02, .50, "violet", "token rows of later tiles (bf16 tokens)")]),
         ("signal warp", [(.44, .52, "ask", "stored"), (.80, .88, "ask", "stored")]),
@@ -67,7 +67,7 @@ def sm80() -> str:
             (0, "up to 64 tokens: bound by memory", ["global memory", "registers, 8 steps ahead", "A fragments"], ["global memory", "shared memory, 3 stages", "B fragments"]),
             (158, "up to 128 tokens: bound by tensor cores", ["global memory", "16 bytes a lane, a stage", "A fragments"], ["global memory", "shared memory, 2-4 stages", "B fragments"])):
         drawing.text(14, top + 22, name, "title")
-        for y, row, kind, steps in ((top + 36, weights, "violet", ["ld.global" if top == 0 else "cp.async", "dequantize"]), (top + 94, tokens, "grey", ["cp.async", "ldmatrix"])):
+        for y, row, kind, steps in ((top + 36, weights, "violet", ["ld.global" if top == 0 else "cp.async", "dequantize"]), (top + 94, tokens, "gray", ["cp.async", "ldmatrix"])):
             drawing.text(14, y + 24, "weights" if kind == "violet" else "tokens", "bold")
             for i, words in enumerate(row):
                 drawing.box(76 + i * 236, y, 160 if i != 1 else 172, 40, kind, words)
@@ -94,7 +94,7 @@ def paths() -> str:
     for i, (ask, (name, kernels)) in enumerate(zip(asks, answers, strict=True)):
         is_last = i + 1 == len(asks)
         y = 14 + i * 108
-        drawing.box(14, y, 290, 78, "grey" if is_last else "ask", *[line for line in ask if line])
+        drawing.box(14, y, 290, 78, "gray" if is_last else "ask", *[line for line in ask if line])
         drawing.line((304, y + 39), (360, y + 39), arrow=True)
         if not is_last:
             drawing.text(330, y + 33, "yes", "small mid")

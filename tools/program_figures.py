@@ -79,14 +79,14 @@ def decision(program: str) -> str:
             kernels[chosen] = (record["backend"], "")
     shown = kernels[max(0, chosen - MAX_REFUSED):chosen + 4]
     drawing = Drawing(960, 96 + 46 * len(shown), record["summary"])
-    drawing.box(14, 12, 290, 44, "grey", "fp4moe " + " ".join(QUESTION[:2]), " ".join(QUESTION[2:]))
+    drawing.box(14, 12, 290, 44, "gray", "fp4moe " + " ".join(QUESTION[:2]), " ".join(QUESTION[2:]))
     drawing.text(322, 30, record["summary"], "title")
     drawing.text(322, 48, "The policy's list, from top to bottom. The first kernel that nothing refuses is taken.", "small")
     for i, (name, why) in enumerate(shown):
         y = 78 + 46 * i
         taken = name == record["backend"]
         after = kernels.index((name, why)) > chosen
-        drawing.box(14, y, 290, 32, "yes" if taken else "grey" if after else "no", name)
+        drawing.box(14, y, 290, 32, "yes" if taken else "gray" if after else "no", name)
         drawing.line((304, y + 16), (338, y + 16), arrow=True)
         drawing.text(344, y + 20, "taken" if taken else f"no: {why}" if why else "would run: ask for it by name", "bold" if taken else "")
         if i + 1 < len(shown):

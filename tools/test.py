@@ -3,8 +3,8 @@
 
     tools/test.py BUILD_FOLDER TEST_PRESET [--again]
 
-The tests of a GoogleTest program are run again when the program or the data change that such tests
-read; all others when any source or any built file does. --again, or FP4MOE_TEST_AGAIN=1: all of them.
+The tests of a GoogleTest program are run again when the program, a library that it loads or the data
+change that such tests read; all others when any source or any built file does. --again, or FP4MOE_TEST_AGAIN=1: all of them.
 """
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ def digest(paths: list[Path]) -> str:
 
 
 def sources() -> list[Path]:
+    """git's files; where git has none (an archive, another user's clone), all outside build/."""
     listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-                            capture_output=True, check=True).stdout.decode()
-    return [Path(name) for name in listed.split("\0") if name and Path(name).is_file()]
+                            capture_output=True, check=False)
+    names = [Path(name) for name in listed.stdout.decode().split("\0") if name] if listed.returncode == 0 else \
+        [path for path in Path().rglob("*") if path.parts[0] not in ("build", ".git")]
+    return [path for path in names if path.is_file()]
 
 
 def built(build: Path) -> list[Path]:
@@ -43,6 +46,11 @@ def built(build: Path) -> list[Path]:
         paths = [Path(folder, name) for name in names]
         found += [p for p in paths if p.suffix in BUILT or (not p.suffix and os.access(p, os.X_OK))]
     return [path for path in found if path.is_file() and not path.is_symlink()]
+
+
+def has_shared_modules(build: Path) -> bool:
+    """Under sanitizers a module is a shared library, which its tests load."""
+    return bool(re.search(r"^FP4MOE_SANITIZE:\w+=.", (build / "CMakeCache.txt").read_text(), re.M))
 
 
 def groups(build: Path, preset: str) -> dict[str, tuple[str, list[str]]]:
@@ -57,10 +65,24 @@ def groups(build: Path, preset: str) -> dict[str, tuple[str, list[str]]]:
     data = digest([path for path in tree if str(path).startswith(DATA)])
     all_built = built(build)
     beside = digest([path for path in all_built if path.suffix == ".so" or path.name == "fp4moe"])
+    loaded = digest([path for path in all_built if path.suffix == ".so" and (has_shared_modules(build) or "fake" in path.name)])
     whole = digest(tree + all_built)
     return {group: (whole if group == "others" else
-                    digest([Path(group)]) + data + (beside if "end_to_end" in group else ""), tests)
+                    digest([Path(group)]) + data + loaded + (beside if "end_to_end" in group else ""), tests)
             for group, tests in names.items()}
+
+
+def pattern_of(unchanged: list[str], names: dict[str, list[str]]) -> str:
+    """A regular expression of the tests of these groups and of no others: short, where a prefix is theirs alone."""
+    runs = [name for group, tests in names.items() if group not in unchanged for name in tests]
+    patterns = set()
+    for group in unchanged:
+        prefix = os.path.commonprefix(names[group])
+        if group != "others" and not any(name.startswith(prefix) for name in runs):
+            patterns.add(re.escape(prefix))
+        else:
+            patterns |= {re.escape(name) + "$" for name in names[group]}
+    return "^(" + "|".join(sorted(patterns)) + ")"
 
 
 def main() -> int:
@@ -79,10 +101,7 @@ def main() -> int:
     command = ["ctest", "--preset", preset, "--progress"]
     if skipped:
         print(f"test: {len(skipped)} of {total} tests passed before with the same programs and data", flush=True)
-        prefixes = {re.escape(os.path.commonprefix(found[group][1])) for group in unchanged if group != "others"}
-        if "others" in unchanged:
-            prefixes |= {re.escape(name) + "$" for name in found["others"][1]}
-        command += ["-E", "^(" + "|".join(sorted(prefixes)) + ")"]
+        command += ["-E", pattern_of(unchanged, {group: tests for group, (_, tests) in found.items()})]
     failed_log = build / "Testing/Temporary/LastTestsFailed.log"
     failed_log.unlink(missing_ok=True)
     status = subprocess.run(command).returncode

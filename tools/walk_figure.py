@@ -42,7 +42,7 @@ def svg() -> str:
         drawing.text(10, top + 12, title, "title")
         for j, (folder, kind) in enumerate(stations):
             x = 10 + j * (BOX + GAP)
-            shade = "yes" if j == len(stations) - 1 else "grey" if folder.startswith(("tensor", "python")) else "blue" if folder.startswith(("moe", "kernels")) else "violet"
+            shade = "yes" if j == len(stations) - 1 else "gray" if folder.startswith(("tensor", "python")) else "blue" if folder.startswith(("moe", "kernels")) else "violet"
             drawing.box(x, top + 20, BOX, HEIGHT, shade, *named(kind), *wrapped(folder))
             if j:
                 drawing.line((x - GAP, top + 20 + HEIGHT / 2), (x - 1, top + 20 + HEIGHT / 2), arrow=True)

@@ -243,7 +243,7 @@ FP4MOE_API fp4moe_status fp4moe_layer_reserve(fp4moe_layer* layer, uint64_t toke
 
 FP4MOE_API fp4moe_status fp4moe_layer_shape(const fp4moe_layer* layer, fp4moe_shape* shape);
 /* {"backend", "policy", "layout", "numerics", "weights_bytes", "engine", "kernel", ...}; the engine
- * and its kernel once the layer is processed. */
+ * and its kernel once the layer is processed; "wide_rows" if its weights are on a device. */
 FP4MOE_API fp4moe_status fp4moe_layer_info(const fp4moe_layer* layer, char** json);
 
 /* ---- Routing: logits to experts and their weights (since version 3) ------------------------ */

@@ -6,11 +6,13 @@ process of its own; the kinds are interleaved, the files are in the system's cac
 
     python python/bench/start_up.py --engine transformers --layers 15
     python python/bench/start_up.py --engine vllm --layers 15        # where vLLM is installed
+    python python/bench/start_up.py --name MACHINE                   # a record in bench/results, too
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import statistics
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("checkpoint", "folder")
+RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 
 
 class Watch(threading.Thread):
@@ -136,6 +139,36 @@ def add_class(path: Path) -> None:
     path.write_text(json.dumps(document, indent=1))
 
 
+def record(given: argparse.Namespace, runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """The machine, what was installed, and the figures of all runs with their medians."""
+    from serve import cpu, versions
+
+    words = [word for word in runs["folder"][0] if word != "token"]
+    kinds = {
+        kind: {
+            word: {
+                "median": round(statistics.median(run[word] for run in each), 2),
+                "runs": [round(run[word], 2) for run in each],
+            }
+            for word in words
+        }
+        for kind, each in runs.items()
+    }
+    machine = {"cpu": cpu(), "threads": len(os.sched_getaffinity(0))}
+    settings = {"layers": given.layers, "dtype": given.dtype, "rounds": given.rounds}
+    return {"machine": machine, "versions": versions(), "engine": given.engine, **settings, **kinds}
+
+
+def write(report: dict[str, Any], name: str) -> Path:
+    """A record in the place of this machine's older one."""
+    begin = f"{name}-start-up-{report['engine']}"
+    for old in RESULTS.glob(f"{begin}-????-??-??.json"):
+        old.unlink()
+    path = RESULTS / f"{begin}-{datetime.date.today().isoformat()}.json"
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    return path
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
@@ -143,6 +176,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="bfloat16", help="float32 on a CPU without BF16")
     parser.add_argument("--files", type=Path, help="where the files are, or are made and stay")
+    parser.add_argument("--name", help="of this machine, in the record's file name")
     parser.add_argument("--load", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.load:
@@ -160,12 +194,10 @@ def main() -> None:
                 print(f"{kind}: {runs[kind][-1]}", file=sys.stderr)
         tokens = {str(run["token"]) for each in runs.values() for run in each}
         assert len(tokens) == 1, f"the kinds give different tokens: {tokens}"
-        words = [word for word in runs["folder"][0] if word != "token"]
-        medians = {
-            kind: {word: statistics.median(run[word] for run in each) for word in words}
-            for kind, each in runs.items()
-        }
-        print(json.dumps({"engine": given.engine, "layers": given.layers, **medians}, indent=1))
+        report = record(given, runs)
+        print(json.dumps(report, indent=1))
+        if given.name:
+            print(write(report, given.name), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -296,7 +296,7 @@ moe::MutableRows mutable_rows_of(const Array& array, const char* what) {
   const std::int64_t rows = array.shape(0), columns = array.shape(1);
   const bool is_empty = rows == 0 || columns == 0;
   if (columns > 1 && rows > 0 && array.stride(1) != element)
-    raise(usage("rows.stride", fmt::format("elements of a row of {} are not neighbours", what))
+    raise(usage("rows.stride", fmt::format("elements of a row of {} are not neighbors", what))
               .expects(fmt::format("{} bytes from element to element", element),
                        fmt::format("{}", array.stride(1)))
               .try_this("copy them: numpy.ascontiguousarray(x), x.contiguous()"));

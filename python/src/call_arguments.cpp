@@ -26,7 +26,7 @@ Array take_same_device(nb::handle object, const char* what, const Array& tokens,
 
 void check_count(std::uint64_t expected, std::uint64_t found, const char* what) {
   if (expected != found)
-    raise(usage("rows.count", fmt::format("{} are not as many as the tokens", what))
+    raise(usage("rows.count", fmt::format("wrong number of {}", what))
               .expects(fmt::format("{} rows", expected), fmt::format("{}", found)));
 }
 

@@ -508,7 +508,7 @@ nb::class_<Layer> bind_layer(nb::module_& module, nb::class_<Model>& model) {
       .def("load_expert", &load_expert, nb::arg("position"),
            "Read one expert again, by its position among those of this rank.")
       .def("info", &info, nb::sig("def info(self) -> dict[str, typing.Any]"),
-           "Backend, layout, numerics, engine, kernel, bytes.")
+           "Backend, layout, numerics, engine, kernel, bytes; wide_rows on a GPU.")
       .def("close", &Layer::close, "Give the memory back; later calls are refused.")
       .def_prop_ro("closed", &Layer::is_closed, "Whether close() was called.")
       .def(

@@ -127,7 +127,7 @@ Result<Done> dequantize_rows(const Work& work) {
                                              .blocks = rows * work.blocks(),
                                              .output = work.values.row(row),
                                              .element = work.element(),
-                                             .global_kind = kernels::cpu::GlobalScale::divisor,
+                                             .global_kind = kernels::cpu::GlobalScaleUse::divisor,
                                              .global_scale = work.global_scale};
     const kernels::cpu::BlockCodec& codec = checkpoint::machine_codec();
     (work.format == WeightFormat::mxfp4 ? codec.dequantize_mxfp4 : codec.dequantize_nvfp4)(job);

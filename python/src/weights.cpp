@@ -67,7 +67,7 @@ class Words {
     for (const auto& [key, value] : given_) {
       const auto name = nb::cast<std::string>(nb::str(key));
       if (std::find(taken_.begin(), taken_.end(), name) == taken_.end())
-        raise(usage("weights.word", fmt::format("{} has a word that is not known", what_))
+        raise(usage("weights.word", fmt::format("unknown key in {}", what_))
                   .expects(fmt::format("one of {}", fmt::join(taken_, ", ")), name));
     }
   }
@@ -155,7 +155,7 @@ Value word_of(const std::string& given, const char* what, const std::array<Value
     if (name_of(one) == given) return one;
     known.push_back(name_of(one));
   }
-  raise(usage("weights.word", fmt::format("{} is not known", what))
+  raise(usage("weights.word", fmt::format("unknown {}", what))
             .expects(fmt::format("one of {}", fmt::join(known, ", ")), given));
 }
 
@@ -165,9 +165,9 @@ void take_weights(nb::handle given, const std::string& format, const std::string
   to.arrays.reserve(8);
   checkpoint::MoeShape& shape = to.weights.shape;
   using Format = checkpoint::WeightFormat;
-  shape.format = word_of(format, "the weights' format", std::array{Format::mxfp4, Format::nvfp4},
+  shape.format = word_of(format, "weight format", std::array{Format::mxfp4, Format::nvfp4},
                          [](Format one) { return formats::name(one); });
-  shape.order = word_of(order, "the order of w13's rows", kOrders,
+  shape.order = word_of(order, "row order of w13", kOrders,
                         [](RowOrder one) { return checkpoint::name(one); });
   const Array& w13 = to.matrix(words, "w13", to.weights.w13);
   const Array& w2 = to.matrix(words, "w2", to.weights.w2);

@@ -100,6 +100,15 @@ def test_results_are_those_of_the_processor(name: str, dtype: Any) -> None:
         assert error(layer.run(x.to(dtype), logits), call.expected(source)) < ERROR
 
 
+def test_info_names_fp8_tensor_cores_and_counts_wide_rows(source: Any, layer: Any) -> None:
+    info = layer.info()
+    assert info["engine"] == "cuda" and info["kernel"].endswith("/exact")
+    fp8 = model_of(source).layer(0, engine="cuda", activations="fp8_token").info()
+    assert fp8["wide_rows"] == info["wide_rows"]
+    is_multiplied_in_fp8 = fp8["kernel"].startswith("sm90/") and fp8["wide_rows"] == 0
+    assert fp8["kernel"].endswith("/exact+fp8_token" if is_multiplied_in_fp8 else "/exact")
+
+
 def test_a_result_goes_where_it_is_asked_to(source: Any, layer: Any) -> None:
     for count in (3, 40):
         call = Call(source, count)
@@ -107,7 +116,7 @@ def test_a_result_goes_where_it_is_asked_to(source: Any, layer: Any) -> None:
         out = torch.full_like(call.x, math.nan)
         assert layer.apply(call.x, *call.routes, out=out) is out
         assert torch.equal(out, expected)
-        # Rows of a wider matrix, of another type, with their neighbours left alone.
+        # Rows of a wider matrix, of another type, with their neighbors left alone.
         wide = torch.full((count, HIDDEN + 16), math.nan, device=GPU)
         layer.run(call.x, call.logits, out=wide[:, 8 : 8 + HIDDEN])
         assert error(wide[:, 8 : 8 + HIDDEN], call.expected(source)) < ERROR

@@ -68,3 +68,4 @@ def test_a_layer_knows_its_sizes(checkpoint):
     assert sizes == (HIDDEN, INTERMEDIATE, EXPERTS, EXPERTS // 2, TOP_K)
     info = layer.info()
     assert info["backend"] == "MARLIN" and info["engine"] == "reference" and info["is_processed"]
+    assert "wide_rows" not in info

@@ -218,7 +218,7 @@ def test_every_rule_can_be_named_with_and_without_its_format() -> None:
             "quantize.not_finite",
             "infinity at row 1, column 1",
         ),
-        (data(32, 2).T[:, ::1], {}, fp4moe.UsageError, "rows.stride", "neighbours"),
+        (data(32, 2).T[:, ::1], {}, fp4moe.UsageError, "rows.stride", "neighbors"),
     ],
 )
 def test_what_cannot_be_quantized_is_refused_in_words(

@@ -343,6 +343,24 @@ def test_another_limit_of_the_activation_is_computed(tmp_path: Path) -> None:
     assert relative(found, exact) <= 8 * LAYER_ERROR
 
 
+@torch.no_grad()
+def test_a_limit_of_the_text_part_is_computed(tmp_path: Path) -> None:
+    kind = tiny.KINDS["gpt-oss"]
+    result = tiny.make(tmp_path, kind, swiglu_limit=0.5)
+    config, exact = AutoConfig.from_pretrained(result), tiny.witness(result, kind)(tokens(1, 9))
+    document = json.loads((result / "config.json").read_text())
+    document["llm_config"] = {"swiglu_limit": document.pop("swiglu_limit")}
+    (result / "config.json").write_text(json.dumps(document))
+    found = load(result, config=config, dtype=torch.float32)(tokens(1, 9))
+    assert relative(found.logits, exact.logits) <= 8 * LAYER_ERROR
+
+    config.swiglu_limit = document["swiglu_limit"] = 7.0  # the experts are computed with 0.5
+    (result / "config.json").write_text(json.dumps(document))
+    with pytest.raises(fp4moe.UnsupportedError) as caught:
+        load(result, config=config)
+    assert caught.value.id == "transformers.activation"
+
+
 def test_copies_share_weights_and_pickles_are_refused(gpt_oss: Path) -> None:
     model = load(gpt_oss)
     clone = copy.deepcopy(model)

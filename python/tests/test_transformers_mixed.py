@@ -18,7 +18,8 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 import fp4moe  # noqa: E402
-from fp4moe.transformers import Fp4MoeConfig  # noqa: E402
+from fp4moe.transformers import Fp4MoeConfig, Fp4MoeExperts  # noqa: E402
+from fp4moe.transformers.config import is_fp4  # noqa: E402
 
 WISH = Fp4MoeConfig()
 MODULE = "model.layers.1.self_attn.q_proj"
@@ -158,6 +159,130 @@ def test_a_part_that_nothing_applies_is_refused(part: str, tmp_path: Path) -> No
     assert caught.value.id == "transformers.scale" and part in str(caught.value)
 
 
+def make_form(folder: Path, form: str, **more: Any) -> Path:
+    """A checkpoint with one attention weight in this form, and more tensors of its module."""
+    result = tiny.make(folder, tiny.KINDS["qwen3-modelopt"])
+    tensors = load_file(result / "model.safetensors")
+    if form == "fp8":
+        make_fp8(tensors, "rows")
+    elif form == "mxfp4":
+        del tensors[f"{MODULE}.weight"]
+        tensors[f"{MODULE}.weight"] = torch.full((64, 32), 0x22, dtype=torch.uint8)
+        tensors[f"{MODULE}.weight_scale"] = torch.full((64, 2), 128, dtype=torch.uint8)
+    else:
+        make_fp4(tensors, form)
+    tensors |= {f"{MODULE}.{part}": tensor for part, tensor in more.items()}
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    save_file(tensors, result / "model.safetensors", {"format": "pt"})
+    settle(result)
+    return result
+
+
+def refuse(folder: Path, id: str = "transformers.scale") -> fp4moe.Error:
+    """The error with this id that loading ends with."""
+    with pytest.raises(fp4moe.Error) as caught:
+        AutoModelForCausalLM.from_pretrained(folder, quantization_config=WISH)
+    assert caught.value.id == id
+    return caught.value
+
+
+# Form, and one more tensor that would be multiplied in by another reading.
+SECOND_SCALES = [
+    ("modelopt", "weight_global_scale", torch.tensor([27.0])),
+    ("modelopt", "weight_scale_inv", torch.ones(64, 4)),
+    ("modelopt", "scale", torch.tensor(2.0)),
+    ("compressed-tensors", "weight_scale_2", torch.tensor(0.037)),
+    ("mxfp4", "weight_scale_2", torch.tensor(0.037)),
+    ("mxfp4", "weight_global_scale", torch.tensor([27.0])),
+    ("fp8", "weight_scale_2", torch.tensor(0.037)),
+    ("fp8", "weight_scale_inv", torch.ones(64, 1)),
+]
+
+
+@pytest.mark.parametrize(("form", "part", "scale"), SECOND_SCALES)
+def test_a_scale_beside_the_applied_one_is_refused(
+    form: str, part: str, scale: Any, tmp_path: Path
+) -> None:
+    assert refuse(make_form(tmp_path, form, **{part: scale})).tensor == f"{MODULE}.{part}"
+
+
+@pytest.mark.parametrize("form", ["modelopt", "compressed-tensors"])
+def test_nvfp4_without_a_global_scale_is_refused(form: str, tmp_path: Path) -> None:
+    part = {"modelopt": "weight_scale_2", "compressed-tensors": "weight_global_scale"}[form]
+    assert part in refuse(make_form(tmp_path, form, **{part: None})).found
+
+
+@pytest.mark.parametrize("scale", [torch.full((3,), 0.037), torch.tensor(2, dtype=torch.uint8)])
+def test_a_global_scale_that_is_no_single_float_is_refused(scale: Any, tmp_path: Path) -> None:
+    found = refuse(make_form(tmp_path, "modelopt", weight_scale_2=scale))
+    assert found.tensor == f"{MODULE}.weight_scale_2"
+
+
+@pytest.mark.parametrize("shape", [(64, 2), (1, 4), (64, 8), (128, 4), (64,)])
+def test_block_scales_of_another_shape_are_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
+    scales = torch.ones(shape).to(torch.float8_e4m3fn)
+    found = refuse(make_form(tmp_path, "modelopt", weight_scale=scales))
+    assert str(list(shape)) in found.found and "[64, 4]" in found.expected
+
+
+# The types and shapes of other formats with E8M0 scales, and a matrix of another size.
+OTHER_WEIGHTS = {
+    "MXFP6": (torch.uint8, (64, 48)),
+    "MXINT8": (torch.int8, (64, 64)),
+    "stack": (torch.uint8, (2, 32, 32)),
+    "rows": (torch.float8_e4m3fn, (32, 64)),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_WEIGHTS)
+def test_a_weight_of_another_shape_is_refused(name: str, tmp_path: Path) -> None:
+    kind, shape = OTHER_WEIGHTS[name]
+    weight = torch.zeros(shape).to(kind)
+    found = refuse(make_form(tmp_path, "mxfp4", weight=weight), "transformers.shape")
+    assert str(list(shape)) in found.found and "[64, 64]" in found.expected
+
+
+@pytest.mark.parametrize("shape", [(2,), (3,), (2, 2, 2, 1), (2, 2, 1), (3, 3)])
+def test_fp8_scales_of_an_unknown_form_are_refused(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    result = make_form(tmp_path, "fp8", weight_scale=torch.full(shape, 0.5))
+    claim(result, weight_block_size=[32, 32])
+    assert str(list(shape)) in refuse(result).found
+
+
+def test_two_weights_of_a_module_are_refused(tmp_path: Path) -> None:
+    plain = torch.zeros(64, 64, dtype=torch.bfloat16)
+    found = refuse(make_form(tmp_path, "compressed-tensors", weight=plain))
+    assert found.tensor == f"{MODULE}.weight" and "BF16" in found.found
+
+
+LISTED = [(MODULE, "W4A8_AWQ"), (MODULE, "NVFP4_SVD"), ("model.layers.1.self_attn", "FP8")]
+
+
+@pytest.mark.parametrize(("module", "algorithm"), [*LISTED, ("re:*", "NVFP4")])
+@pytest.mark.parametrize("name", ["config.json", "hf_quant_config.json"])
+def test_fp4_that_modelopt_lists_as_something_else_is_refused(
+    module: str, algorithm: str, name: str, tmp_path: Path
+) -> None:
+    result = make_form(tmp_path, "modelopt")
+    layers = {module: {"quant_algo": algorithm}}
+    if name == "config.json":
+        claim(result, quantized_layers=layers)
+    else:
+        document = json.loads((result / name).read_text())
+        document["quantization"]["quantized_layers"] = layers
+        (result / name).write_text(json.dumps(document))
+    assert (module if module == "re:*" else algorithm) in refuse(result).found
+
+
+def test_the_nearest_entry_of_modelopts_list_counts(tmp_path: Path) -> None:
+    result = make_form(tmp_path, "modelopt")
+    layers = {"model.layers.1.self_attn": {"quant_algo": "FP8"}, MODULE: {"quant_algo": "nvfp4"}}
+    claim(result, quantized_layers=layers)
+    AutoModelForCausalLM.from_pretrained(result, quantization_config=WISH)
+
+
 def test_scales_of_activations_change_no_weight(tmp_path: Path) -> None:
     result = tiny.make(tmp_path, tiny.KINDS["qwen3-modelopt"])
     tensors = load_file(result / "model.safetensors")
@@ -241,7 +366,15 @@ def test_quarks_mxfp4_outside_the_experts_is_dequantized(
 
 
 @pytest.mark.parametrize(
-    "changes", [{"scale_format": "e5m3"}, {"scale_format": "e4m3"}, {"scale_type": "float8_e5m3"}]
+    "changes",
+    [
+        {"scale_format": "e5m3"},
+        {"scale_format": "e4m3"},
+        {"scale_type": "float8_e5m3"},
+        {"dtype": "int4"},
+        {"dtype": "fp6_e3m2"},
+        {"dtype": "mx", "mx_element_dtype": "fp6_e2m3"},
+    ],
 )
 def test_quarks_block_scales_in_another_format_are_refused(
     changes: dict[str, str], tmp_path: Path
@@ -251,6 +384,118 @@ def test_quarks_block_scales_in_another_format_are_refused(
         AutoModelForCausalLM.from_pretrained(result, quantization_config=WISH)
     assert caught.value.id == "transformers.scale"
     assert all(value in caught.value.found for value in changes.values())
+
+
+MXFP4 = {"weight": {**LEVEL, "scale_format": "e8m0"}}
+E5M3 = {"weight": {**LEVEL, "scale_format": "e5m3"}}
+EXPERTS = {"*experts*": MXFP4}
+
+
+def say_quark(folder: Path, layers: Any, types: Any, rest: Any) -> Path:
+    """A checkpoint of make_quark with schemes by layer name, by layer type, and of all others."""
+    result = make_quark(folder)
+    schemes = {"layer_quant_config": layers, "layer_type_quant_config": types}
+    claim(result, **schemes, global_quant_config=rest)
+    return result
+
+
+# By layer name, by layer type, and global: the first that says how weights are quantized holds.
+READ = {
+    "name before type": ({**EXPERTS, "*q_proj": MXFP4}, {"Linear": E5M3}, MXFP4),
+    "type before global": (EXPERTS, {"Linear": MXFP4}, E5M3),
+    "base of the type": (EXPERTS, {"Module": MXFP4}, E5M3),
+    "another type": (EXPERTS, {"Conv2d": E5M3}, MXFP4),
+    "whole name before patterns": ({**EXPERTS, "*_proj": E5M3, MODULE: MXFP4}, {}, E5M3),
+    "null for none": (None, None, MXFP4),
+}
+REFUSED = {
+    "type before global": (EXPERTS, {"Linear": E5M3}, MXFP4),
+    "a class as Python has it": (EXPERTS, {"<class 'torch.nn.Linear'>": E5M3}, MXFP4),
+    "two classes": (EXPERTS, {"Linear": MXFP4, "quark.QuantLinear": E5M3}, MXFP4),
+    "a name without weights": ({**EXPERTS, "*q_proj": {"weight": None}}, {}, E5M3),
+    "null for no scheme": ({**EXPERTS, "*q_proj": None}, {"Linear": None}, E5M3),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_quarks_scheme_of_a_module_is_by_name_then_type(name: str, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(
+        say_quark(tmp_path, *READ[name]), quantization_config=WISH
+    )
+    assert (model.model.layers[1].self_attn.q_proj.weight == 2).all()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_quarks_scheme_of_a_layer_type_is_not_skipped(name: str, tmp_path: Path) -> None:
+    assert "e5m3" in refuse(say_quark(tmp_path, *REFUSED[name])).found
+
+
+def test_a_pattern_that_is_not_understood_is_refused(tmp_path: Path) -> None:
+    result = say_quark(tmp_path, {**EXPERTS, "re:*q_proj": E5M3}, {}, MXFP4)
+    assert "re:*q_proj" in refuse(result).found
+
+
+def test_quarks_scales_of_fp8_blocks_in_another_format_are_refused(tmp_path: Path) -> None:
+    level = {"dtype": "fp8_e4m3", "group_size": 32, "qscheme": "per_group", "scale_format": "e5m3"}
+    result = say_quark(tmp_path, {**EXPERTS, "*q_proj": {"weight": level}}, {}, MXFP4)
+    tensors = load_file(result / "model.safetensors")
+    tensors[f"{MODULE}.weight"] = torch.ones(64, 64).to(torch.float8_e4m3fn)
+    save_file(tensors, result / "model.safetensors", {"format": "pt"})
+    assert "e5m3" in refuse(result).found
+
+
+def modelopt(algorithm: str, **words: Any) -> dict[str, Any]:
+    return {"quant_method": "modelopt", "quant_algo": algorithm, **words}
+
+
+FP4_CLAIMS = [
+    modelopt("NVFP4", quant_method="modelopt_fp4"),
+    modelopt("mxfp4", quant_method=None, producer={"name": "modelopt"}),
+    modelopt("MIXED_PRECISION"),  # the tensors will tell
+    modelopt("MIXED_PRECISION", quantized_layers={"a": {"quant_algo": "NVFP4"}}),
+    {"quant_method": "quark", "layer_type_quant_config": {"Linear": MXFP4}},
+    {"producer": {"name": "quark"}, "layer_quant_config": {"*": MXFP4, "a": None}},
+    {
+        "quant_method": "quark",
+        "global_quant_config": {"weight": {"dtype": "mx", "mx_element_dtype": "fp4"}},
+    },
+]
+OTHER_CLAIMS = [
+    modelopt("FP8"),
+    modelopt("MIXED_PRECISION", quantized_layers={"a": {"quant_algo": "FP8"}, "b": None}),
+    {"quant_algo": "NVFP4"},
+    {
+        "quant_method": "quark",
+        "global_quant_config": {"weight": {"dtype": "mx", "mx_element_dtype": "fp8_e4m3"}},
+    },
+    {"quant_method": "compressed-tensors", "config_groups": {"group_0": None}},
+    {"quant_method": "fp8"},
+]
+
+
+def test_what_announces_fp4() -> None:
+    assert [claim for claim in FP4_CLAIMS if not is_fp4(claim)] == []
+    assert [claim for claim in OTHER_CLAIMS if is_fp4(claim)] == []
+
+
+OTHER_NAMES = [
+    {"quant_method": "modelopt_fp4"},
+    {"quant_method": None, "producer": {"name": "modelopt"}},
+]
+
+
+@pytest.mark.parametrize("words", OTHER_NAMES)
+def test_modelopt_is_known_by_its_other_names(words: dict[str, Any], tmp_path: Path) -> None:
+    result = tiny.make(tmp_path, tiny.KINDS["qwen3-modelopt"])
+    claim(result, **words)
+    model = AutoModelForCausalLM.from_pretrained(result, experts_implementation="fp4moe")
+    assert isinstance(model.model.layers[0].mlp.experts, Fp4MoeExperts)
+    model.save_pretrained(tmp_path / "saved")
+    before, after = (
+        json.loads((folder / "config.json").read_text())["quantization_config"]
+        for folder in (result, tmp_path / "saved")
+    )
+    assert before == after
 
 
 def settle(folder: Path) -> None:

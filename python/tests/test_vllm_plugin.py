@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import shutil
@@ -21,7 +22,8 @@ import vllm_plugin_cases as cases  # noqa: E402
 
 from fp4moe import cli  # noqa: E402
 from fp4moe.vllm import plugin  # noqa: E402
-from fp4moe.vllm.plugin import choice, contract, folder, methods, mode, support, weights  # noqa: E402
+from fp4moe.vllm.plugin import choice, contract, experts, folder, methods, mode, support  # noqa: E402
+from fp4moe.vllm.plugin import weights  # noqa: E402
 from fp4moe.vllm.plugin.methods import make_method  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="layers would be on the GPU")
@@ -220,6 +222,32 @@ def test_a_folder_that_is_not_computed_is_no_checkpoint_for_vllm(folders, monkey
             folders.opened("one", "cpu")
 
 
+@pytest.mark.parametrize("failure", [KeyError("weights"), StopIteration()])
+def test_a_folder_of_a_layer_that_is_not_understood_is_refused_in_a_sentence(monkeypatch, failure):
+    def find():
+        raise failure
+
+    layer = Experts(2, 64, 32, Activation.SILU, "cpu")
+    layer.moe_config = moe_config(layer, Activation.SILU, 1)
+    monkeypatch.setenv(mode.VARIABLE, "auto")
+    sentence = f"does not understand this layer .{type(failure).__name__}.*serve its checkpoint"
+    with pytest.raises(NotImplementedError, match=sentence):
+        folder.choose_folder(layer, "layer 0", find, "", Theirs)
+
+
+def test_biases_of_a_folder_are_fp4moes_own(folders, monkeypatch):
+    sized = cases.standins.sized_config
+
+    def with_bias(*sizes, **words):
+        result = sized(*sizes, **words)
+        result.has_bias = True
+        return result
+
+    monkeypatch.setattr(cases.standins, "sized_config", with_bias)
+    for rank in range(2):
+        assert folders.opened("tp", "cpu", tp=(rank, 2))
+
+
 def test_every_activation_of_the_table_makes_a_layer():
     for name in weights.CONSTANTS:
         result = 1 if name.endswith("_no_mul") else 2
@@ -235,12 +263,17 @@ def test_every_activation_of_the_table_makes_a_layer():
         assert fp4moe.Layer.from_weights(tensors, description).experts == 2
 
 
-def chosen(monkeypatch, word, theirs, activation=Activation.SILU, **changes):
+def chosen(
+    monkeypatch, word, theirs, activation=Activation.SILU, biases=support.NO_BIASES, routing=(), **changes
+):
     monkeypatch.setenv(mode.VARIABLE, word)
     layer = Experts(2, 64, 32, activation, "cpu")
     layer.moe_config = moe_config(layer, activation, 1)
     vars(layer.moe_config).update(changes)
-    return choice.choose(layer, "layer 0", lambda: cases.TARGET, theirs)
+    for name, value in dict(routing).items():
+        setattr(layer, name, value)
+    target = dataclasses.replace(cases.TARGET, biases=biases)
+    return choice.choose(layer, "layer 0", lambda: target, theirs)
 
 
 def refuse():
@@ -304,8 +337,32 @@ def test_always_says_what_vllm_would_have_taken(monkeypatch, caplog, theirs, sen
     assert record.message.endswith(f"are computed by fp4moe: its mode is always; {sentence}")
 
 
+class Silent(Theirs):
+    """Experts of a vLLM that does not ask them for devices."""
+
+    class experts_cls:  # noqa: N801
+        pass
+
+
+class Failing(Theirs):
+    """Experts that cannot say whether they run."""
+
+    class experts_cls:  # noqa: N801
+        @staticmethod
+        def _supports_current_device():
+            raise RuntimeError("no driver")
+
+
+@pytest.mark.parametrize("theirs", [Silent, Failing])
+def test_a_method_that_does_not_say_whether_it_runs_is_kept(monkeypatch, theirs):
+    assert isinstance(chosen(monkeypatch, "auto", theirs), theirs)
+
+
 EPLB = cases.standins.parallel_config()
 EPLB.enable_eplb = True
+TWO_RANKS = cases.standins.parallel_config(tp=(1, 2))
+UNINTERLEAVE = {"activation": Activation.SWIGLUOAI_UNINTERLEAVE}
+EVERY = {"biases": support.ON_EVERY_RANK, "moe_parallel_config": TWO_RANKS}
 
 
 @pytest.mark.parametrize(
@@ -321,7 +378,14 @@ EPLB.enable_eplb = True
         ({"moe_parallel_config": None}, "does not understand this layer", "FP4MOE_VLLM=off"),
         ({"gpu": {"is_nvidia": False}}, "no engine for a GPU", "FP4MOE_VLLM=off"),
         ({"gpu": {"engine": "T4"}}, "do not run on T4: 7.5, not 8.0", "FP4MOE_VLLM=off"),
-        ({"gpu": {"ordinal": 1}}, "first GPU that a process sees", "CUDA_VISIBLE_DEVICES"),
+        ({"gpu": {"ordinal": 1}}, "first GPU that a process sees", "one server for each GPU"),
+        ({"gpu": {}, "is_invariant": True}, "depend on the batch", "unset VLLM_BATCH_INVARIANT"),
+        ({"has_bias": True}, "loads no biases of experts", "a checkpoint in MXFP4"),
+        ({"has_bias": True, **EVERY}, "the sum of 2 ranks", "enable expert parallelism"),
+        ({**UNINTERLEAVE, "swiglu_alpha": 1.7, "swiglu_limit": 7.0}, "needs swiglu_beta,", "FP4MOE_VLLM=off"),
+        ({**UNINTERLEAVE, "swiglu_beta": 1.0}, "needs swiglu_alpha, swiglu_limit,", "FP4MOE_VLLM=off"),
+        ({"activation": Activation.SITU}, "needs activation_situ_beta", "FP4MOE_VLLM=off"),
+        ({"routing": {"scoring_func": "sigmoid"}}, "router for CPUs has no sigmoid", "on a GPU"),
     ],
 )
 def test_refusals_are_sentences(monkeypatch, caplog, changes, sentence, remedy):
@@ -330,6 +394,7 @@ def test_refusals_are_sentences(monkeypatch, caplog, changes, sentence, remedy):
     gpu = changes.pop("gpu", None)
     if gpu is not None:
         Gpu(monkeypatch, **gpu)
+    monkeypatch.setattr(support.envs, "VLLM_BATCH_INVARIANT", changes.pop("is_invariant", False))
     with pytest.raises(NotImplementedError, match=sentence) as caught:
         chosen(monkeypatch, "always", Theirs, **changes)
     assert remedy in str(caught.value)
@@ -343,6 +408,33 @@ def test_refusals_are_sentences(monkeypatch, caplog, changes, sentence, remedy):
             chosen(monkeypatch, word, refuse, **changes)
     (record,) = caplog.records
     assert sentence in record.message and remedy in record.message
+
+
+ALL_CONSTANTS = {"swiglu_alpha": 1.7, "swiglu_beta": 1.0, "swiglu_limit": 7.0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"has_bias": True, **EVERY, "biases": support.ON_THE_FIRST_RANK},
+        {"has_bias": True, "biases": support.ON_EVERY_RANK},
+        {**UNINTERLEAVE, **ALL_CONSTANTS},
+        {"activation": Activation.SITU, "activation_situ_beta": 2.0},
+        {"routing": {"scoring_func": "sigmoid", "use_grouped_topk": True}},
+        {"routing": {"scoring_func": "sigmoid", "custom_routing_function": print}},
+    ],
+)
+def test_layers_beside_those_that_are_refused_are_computed(monkeypatch, changes):
+    assert isinstance(chosen(monkeypatch, "always", Theirs, **changes), TheirMethod)
+
+
+def test_results_depend_on_the_batch_on_gpus_alone(monkeypatch):
+    monkeypatch.setattr(support.envs, "VLLM_BATCH_INVARIANT", True)
+    assert isinstance(chosen(monkeypatch, "always", Theirs), TheirMethod)
+    for platform, is_invariant in ((Cpu(), True), (Gpu(monkeypatch), False)):
+        monkeypatch.setattr(experts, "current_platform", platform)
+        for kind in (experts.Fp4MoeExperts, experts.Fp4MoeBatchedExperts):
+            assert kind._supports_batch_invariance() == is_invariant
 
 
 def test_a_method_of_vllms_that_cannot_run_is_told_with_the_reason(monkeypatch, caplog):
@@ -430,6 +522,7 @@ def test_numerics_are_those_that_the_cpu_engine_has():
 @pytest.mark.parametrize(
     ("need", "sentence"),
     [
+        (contract.Need("vllm_standins", "ExpertsModular._supports_current_device"), "has no ExpertsModular._"),
         (contract.Need("vllm.gone", "name"), "vllm.gone cannot be imported"),
         (contract.Need("vllm.config", "gone"), "vllm.config has no gone"),
         (contract.Need("vllm_standins", "Kernel.apply", ("tokens",)), "takes no tokens"),
@@ -533,7 +626,7 @@ def test_gpus_are_those_that_the_library_has_kernels_for(monkeypatch, family):
         ({"engine": {"why_not": {"message": "no kernels", "remedy": "make cuda"}}}, "(make cuda)"),
         ({"engine": {"why_not": {"message": "no driver"}}}, "does not run: no driver; set FP4MOE"),
         ({"engine": {"devices": []}}, "sees no device 0"),
-        ({"ordinal": 1}, "CUDA_VISIBLE_DEVICES"),
+        ({"ordinal": 1}, "start one server for each GPU, with CUDA_VISIBLE_DEVICES"),
         ({"is_nvidia": False}, "no engine for a GPU"),
     ],
 )
@@ -549,6 +642,36 @@ def test_graphs_hold_the_largest_call():
     other = Experts(2, 64, 32, Activation.SILU, "cpu")
     batched = cases.processed(other, 2, batched=True).moe_kernel.fused_experts
     assert batched.largest_call() == (2 * 16, 1)
+
+
+def test_graphs_hold_the_tokens_of_all_data_parallel_ranks():
+    layer = Experts(2, 64, 32, Activation.SILU, "cpu")
+    found = cases.processed(layer, 2).moe_kernel.fused_experts
+    found.moe_config.moe_parallel_config.dp_size = 4
+    assert found.largest_call() == (4 * 64, 2)
+
+
+class Making(TheirMethod):
+    """A method whose parameters are memory as it was."""
+
+    def create_weights(self, layer, **sizes):
+        names = ("w13_weight_packed", "w2_weight_scale", "w2_weight_global_scale", "w13_input_global_scale")
+        for name in names:
+            dtype = torch.float8_e4m3fn if name.endswith("weight_scale") else torch.uint8
+            tensor = torch.full((2, 4), 7, dtype=torch.uint8).view(dtype)
+            setattr(layer, name, torch.nn.Parameter(tensor, requires_grad=False))
+
+
+@pytest.mark.parametrize("unpadded", [64, 48])
+def test_what_no_checkpoint_fills_is_zero_where_a_transport_wants_another_size(unpadded):
+    layer = torch.nn.Module()
+    moe = cases.standins.sized_config(Activation.SILU, 1, 2, 64, 32)
+    moe.hidden_dim_unpadded = unpadded
+    target = dataclasses.replace(cases.NVFP4, parent=Making)
+    make_method(moe, target, mode.PluginRequest()).create_weights(layer, hidden_size=64)
+    for name, parameter in layer.named_parameters():
+        is_zero = not parameter.view(torch.uint8).any()
+        assert is_zero == (unpadded == 48 and "global" not in name), name
 
 
 @pytest.mark.parametrize(

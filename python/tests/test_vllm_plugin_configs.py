@@ -15,6 +15,7 @@ if has_vllm():
     pytest.skip("vLLM is here: tests/vllm holds the plug-in", allow_module_level=True)
 
 import vllm_plugin_cases as cases  # noqa: E402
+import vllm_standins  # noqa: E402
 
 from fp4moe.vllm import plugin  # noqa: E402
 from fp4moe.vllm.plugin import configs, contract, experts, folder, linear, mode  # noqa: E402
@@ -109,6 +110,131 @@ def test_a_type_of_ours_is_refused_once_the_mode_is_known_to_be_off(monkeypatch)
     assert isinstance(method, Fp4MoeMethod) and type(method).__name__ == "GptOssMxfp4MoEMethod"
 
 
+class Runnable:
+    """A method of vLLM's that runs; its kernels take BF16."""
+
+    def __init__(self, kernel: object = None) -> None:
+        self.kernel, self.created = kernel, False
+
+    def create_weights(self, layer: torch.nn.Module, **sizes: int) -> None:
+        self.created = True
+
+
+class UnquantizedLinearMethod(Runnable):
+    pass
+
+
+class BaseKVCacheMethod(Runnable):
+    pass
+
+
+class QuarkKVCacheMethod(BaseKVCacheMethod):
+    pass
+
+
+class Scheme:
+    """What compressed-tensors and Quark hang on a linear layer."""
+
+    def __init__(self, kernel: object) -> None:
+        self.kernel = kernel
+
+
+def serving(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, method: Runnable) -> configs.QuarkConfig:
+    """A configuration for a model with tokens of a type; vLLM has a method for its layers."""
+    model = types.SimpleNamespace(dtype=dtype)
+    known = types.SimpleNamespace(additional_config={}, model_config=model)
+    monkeypatch.setattr("vllm.config.get_current_vllm_config_or_none", lambda: known)
+    monkeypatch.setattr(vllm_standins.TheirConfig, "get_quant_method", lambda *given: method)
+    monkeypatch.setenv(mode.VARIABLE, "auto")
+    return configs.QuarkConfig()
+
+
+VLLMS_WORDS = r"torch.float32 is not supported for quantization method theirs. Supported dtypes: \["
+
+
+def test_experts_of_vllms_do_not_get_a_type_of_ours(monkeypatch):
+    """Where vLLM would run, but not with these tokens, fp4moe computes."""
+    monkeypatch.setattr(configs.QuarkConfig, "fp4moe_target", lambda *given: cases.TARGET)
+    config = serving(monkeypatch, torch.float32, Runnable())
+    assert isinstance(config.get_quant_method(routed(), PREFIX), Fp4MoeMethod)
+    monkeypatch.setattr(configs.QuarkConfig, "fp4moe_target", lambda *given: None)  # INT8, say
+    with pytest.raises(ValueError, match=VLLMS_WORDS):
+        config.get_quant_method(routed(), PREFIX)
+    refused = dataclasses.replace(cases.TARGET, refusal="transforms")
+    monkeypatch.setattr(configs.QuarkConfig, "fp4moe_target", lambda *given: refused)
+    with pytest.raises(ValueError, match=VLLMS_WORDS):
+        config.get_quant_method(routed(), PREFIX)
+    config = serving(monkeypatch, torch.bfloat16, Runnable())
+    assert isinstance(config.get_quant_method(routed(), PREFIX), Runnable)
+
+
+def test_linear_layers_of_vllms_do_not_get_a_type_of_ours(monkeypatch):
+    """INT8, FP8 and the like; vLLM chooses kernels when it makes the weights."""
+    layer = torch.nn.Module()
+    method = serving(monkeypatch, torch.float32, Runnable(object())).get_quant_method(layer, "q_proj")
+    with pytest.raises(ValueError, match=VLLMS_WORDS):
+        method.create_weights(layer, input_size=64)
+    layer.scheme = Scheme(object())
+    with pytest.raises(ValueError, match=VLLMS_WORDS):
+        method.create_weights(layer, input_size=64)
+    method = serving(monkeypatch, torch.bfloat16, Runnable()).get_quant_method(layer, "q_proj")
+    method.create_weights(layer, input_size=64)
+    assert method.created
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values())
+@pytest.mark.parametrize("is_on_the_layer", [False, True])
+def test_linear_layers_with_our_kernels_get_every_type(monkeypatch, kernel, is_on_the_layer):
+    layer = torch.nn.Module()
+    if is_on_the_layer:
+        layer.scheme = Scheme(kernel(None))
+    given = Runnable(None if is_on_the_layer else kernel(None))
+    method = serving(monkeypatch, torch.float32, given).get_quant_method(layer, "q_proj")
+    method.create_weights(layer, input_size=64)
+    assert method is given and method.created
+
+
+@pytest.mark.parametrize("given", [None, UnquantizedLinearMethod(), QuarkKVCacheMethod()])
+def test_layers_without_quantized_weights_get_every_type(monkeypatch, given):
+    layer = torch.nn.Module()
+    method = serving(monkeypatch, torch.float32, given).get_quant_method(layer, "q_proj")
+    assert method is given
+    if given is not None:
+        method.create_weights(layer, input_size=64)
+
+
+class GptOssRoutedExperts(Experts):
+    """Loaded by gpt-oss's own loader."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "biases"), [(GptOssRoutedExperts, "first"), (Experts, "every")]
+)
+def test_biases_of_quark_are_loaded_once_by_gpt_oss_alone(monkeypatch, kind, biases):
+    layer = kind(2, 64, 32, Activation.SILU, "cpu")
+    layer.moe_config = moe_config(layer, Activation.SILU, 1)
+    config = configs.QuarkConfig()
+    parent = configs.quark_moe.QuarkOCP_MX_MoEMethod
+    config.get_quant_method_target = lambda *given: ("mx", None, parent)
+    monkeypatch.setattr(configs.quark_moe, "_WEIGHT_QUANT_KEY_MAP", {"mxfp4": "mx"})
+    assert config.fp4moe_target(layer, PREFIX).biases == biases
+
+
+def test_off_in_the_environment_goes_before_additional_config(monkeypatch):
+    found: list[str] = []
+    for module in (configs, linear):
+        monkeypatch.setattr(module, "register", lambda: found.append("registered"))
+    monkeypatch.setattr(contract, "NEEDS", ())
+    for request in ({"fp4moe": "always"}, {"fp4moe": {"mode": "auto"}}):
+        monkeypatch.setattr(mode, "_additional_config", lambda request=request: request)
+        monkeypatch.setenv(mode.VARIABLE, "off")
+        plugin.register()
+        assert not found
+    monkeypatch.setenv(mode.VARIABLE, "auto")
+    plugin.register()
+    assert found == ["registered", "registered"]
+
+
 def transformed(**applied: object) -> configs.CompressedTensorsConfig:
     """The configuration of a checkpoint with one transform."""
     groups = {"u": {"type": "hadamard", "apply": [applied]}}
@@ -147,7 +273,7 @@ def test_a_folder_of_experts_that_are_refused_is_not_mapped(tmp_path, monkeypatc
     monkeypatch.setenv(mode.VARIABLE, "auto")
     target = dataclasses.replace(cases.TARGET, refusal="transforms; set FP4MOE_VLLM=off")
     with pytest.raises(NotImplementedError, match="transforms; serve its checkpoint, and set FP4MOE"):
-        folder.choose_folder(routed(), PREFIX, target, str(tmp_path), routed)
+        folder.choose_folder(routed(), PREFIX, lambda: target, str(tmp_path), routed)
 
 
 def test_registration_puts_our_classes_in_the_place_of_vllms(monkeypatch):

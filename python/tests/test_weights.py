@@ -92,7 +92,7 @@ def test_bad_weights_are_refused(loaded):
     assert refused(tensors, {**GPT_OSS, "activation": "relu"}) == "description.activation"
     assert refused(tensors, {**GPT_OSS, "format": "fp8"}) == "weights.word"
     assert refused(tensors, {**GPT_OSS, "row_order": "random"}) == "weights.word"
-    assert refused(tensors, {**GPT_OSS, "colour": 1}) == "weights.word"
+    assert refused(tensors, {**GPT_OSS, "color": 1}) == "weights.word"
     assert refused(tensors, {**GPT_OSS, "top_k": -1}) == "options.negative"
     with pytest.raises(TypeError):
         fp4moe.Layer.from_weights(3, GPT_OSS)

@@ -219,7 +219,7 @@ class Folders:
         sizes = (TOP_K, EXPERTS, HIDDEN, 2 * INTERMEDIATE)
         layer.moe_config = standins.sized_config(Activation.SWIGLUOAI, *sizes, tp=tp, ep=ep)
         path = str(self.place / name)
-        method = folder.choose_folder(layer, label, TARGET, path, standins.TheirMethod)
+        method = folder.choose_folder(layer, label, lambda: TARGET, path, standins.TheirMethod)
         method.create_weights(layer)
         assert not list(layer.parameters())
         method.process_weights_after_loading(layer)

@@ -23,6 +23,8 @@ class ActivationFormat(enum.Enum):
 class Activation(enum.Enum):
     SILU = "silu"
     SWIGLUOAI = "swigluoai"
+    SWIGLUOAI_UNINTERLEAVE = "swigluoai_uninterleave"
+    SITU = "situ"
     RELU2 = "relu2"
 
     @property
@@ -205,6 +207,7 @@ def install() -> None:
     result: dict[str, dict[str, Any]] = {
         "vllm": {},
         "vllm.config": {"get_current_vllm_config_or_none": lambda: None},
+        "vllm.envs": {"VLLM_BATCH_INVARIANT": False},
         "vllm.platforms": {"current_platform": Platform(), "PlatformEnum": PlatformEnum},
         "vllm.model_executor": {},
         "vllm.model_executor.layers": {},
@@ -289,7 +292,7 @@ def moe_config(layer: Any, activation: Activation, top_k: int, *, batched: bool 
 def parallel_config(tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1)) -> Any:
     """A FusedMoEParallelConfig of one rank."""
     return types.SimpleNamespace(
-        enable_eplb=False, tp_rank=tp[0], tp_size=tp[1], ep_rank=ep[0], ep_size=ep[1]
+        enable_eplb=False, tp_rank=tp[0], tp_size=tp[1], ep_rank=ep[0], ep_size=ep[1], dp_size=1
     )
 
 
@@ -301,8 +304,8 @@ def sized_config(
     parallel = parallel_config(tp, ep)
     return types.SimpleNamespace(
         activation=activation, experts_per_token=top_k, num_local_experts=experts // ep[1],
-        num_experts=experts, hidden_dim=hidden,
-        intermediate_size_per_partition=intermediate // tp[1],
+        num_experts=experts, hidden_dim=hidden, hidden_dim_unpadded=hidden,
+        intermediate_size_per_partition=intermediate // tp[1], has_bias=False,
         is_lora_enabled=False, moe_parallel_config=parallel, in_dtype=torch.bfloat16,
         max_num_tokens=64, max_capture_size=64, is_batched=is_batched,
     )  # fmt: skip
@@ -312,6 +315,7 @@ class Routed(torch.nn.Module):
     """A RoutedExperts layer without parameters, as one of a converted folder is."""
 
     ckpt_gate_proj_name, ckpt_up_proj_name, ckpt_down_proj_name = "gate_proj", "up_proj", "down_proj"
+    use_grouped_topk, scoring_func, custom_routing_function = False, "softmax", None
 
     def __init__(self, activation: Activation, experts: int, name: str) -> None:
         super().__init__()

@@ -8,6 +8,7 @@
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/platform/detect.hpp"
 #include "fp4moe/platform/libraries.hpp"
+#include "fp4moe/tensor/files/store_files.hpp"
 
 namespace fp4moe {
 namespace {
@@ -43,6 +44,15 @@ Device detect_device(const DetectFrom& /*from*/) {
 }
 
 }  // namespace platform
+
+namespace tensor {
+
+// A page has no links.
+Result<std::string> file_inside(const std::string& folder, const std::string& name) {
+  return folder + "/" + name;
+}
+
+}  // namespace tensor
 
 namespace plan {
 

@@ -29,6 +29,7 @@ from world import Row, World
 ATTACKS = {
     "mutation": (3000, 150, "files of every kind changed, two commands each"),
     "truncation": (2000, 100, "files of every kind cut"),
+    "bombs": (4, 4, "metadata that take many times their bytes in memory"),
     "faults": (1500, 150, "the n-th call of a system function fails, or transfers half"),
     "memory": (1500, 150, "the n-th allocation fails, or all from there on"),
     "threads": (60, 20, "the n-th start of a thread fails"),
@@ -58,6 +59,7 @@ def functions(world: World, wanted: list) -> dict:
     return {
         "mutation": lambda row, i: mutations.mutate(world, row, i),
         "truncation": lambda row, i: mutations.truncate(world, row, i),
+        "bombs": lambda row, i: mutations.bomb(world, row, i),
         "faults": lambda row, i: failures.fault(world, row, i, shim, results),
         "memory": lambda row, i: failures.fault(world, row, i, shim, results, "alloc"),
         "threads": lambda row, i: failures.fault(world, row, i, shim, results, "thread"),

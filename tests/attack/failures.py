@@ -34,6 +34,7 @@ FAULTS = {
 }
 EXHAUSTED = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM}
 STANDS = "the output is complete and has its name"
+RANKS_STAND = "the ranks in it are complete"
 NOTHING = "nothing was written"
 
 
@@ -43,6 +44,7 @@ def writers(world: World) -> dict:
     return {
         "convert": (["convert", source, "--layout", "marlin.mxfp4", "--threads", 2], "out"),
         "convert nvfp4": (["convert", nvfp4, "--layout", "cpu_native.nvfp4", "--threads", 2], "out"),
+        "convert tp": (["convert", source, "--layout", "marlin.mxfp4", "--tp", 2, "--threads", 2], "out"),
         "transcode": (["transcode", source, "--to", "quark", "--threads", 2], "out"),
         "transcode gguf": (["transcode", source, "--to", "gguf"], "out.gguf"),
         "quantize": (["quantize", world.plain.path, "--format", "nvfp4", "--threads", 2], "out"),
@@ -50,6 +52,8 @@ def writers(world: World) -> dict:
         "unconvert": (["unconvert", world.converted[1]], "out"),
         "fix": (["lint", nvfp4, "--fix", "drop-input-scale"], "out"),
         "synth": (["synth", "--experts", 4, "--hidden", 64, "--intermediate", 64], "out"),
+        "synth defect": (["synth", "--model", "qwen3-30b-a3b", "--dialect", "modelopt", "--format", "nvfp4", "--experts", 4,
+                          "--hidden", 64, "--intermediate", 64, "--defect", "nan-scale"], "out"),
         "run": (["run", source, "--tokens", 4, "--threads", 2], "out.safetensors"),
         "run tp": (["run", source, "--tokens", 4, "--tp", 2], "out.safetensors"),
     }
@@ -64,7 +68,20 @@ def readers(world: World) -> dict:
         "run ep": ["run", source, "--tokens", 4, "--ep", 2, "--exchange", "all_to_all"],
         "plan": ["plan", source],
         "explain": ["explain", source, "--device", "h100"],
+        "demo": ["demo", "--experts", 2, "--threads", 1],
     }
+
+
+def is_there(place: Path, name: str) -> bool:
+    """True if the output is there. Ranks appear one after the other; the folder around them gets its config.json last."""
+    return (place / "config.json").exists() if name == "convert tp" else place.exists()
+
+
+def left_by(scratch: Path, name: str, out: str | None) -> list:
+    """What a command that failed should have removed."""
+    besides = {f".{out}.partial"} if name.startswith("convert") else set()
+    empty = [out] if name == "convert tp" and (scratch / out).is_dir() and not any((scratch / out).iterdir()) else []
+    return leftovers(scratch, besides) + empty + [path.name for path in scratch.glob("fp4moe-demo-*")]
 
 
 class Results:
@@ -84,7 +101,7 @@ class Results:
 
 def again(world: World, scratch: Path, words: list, name: str, want: str, resume: bool) -> str | None:
     """A run after a failed one makes the whole output and leaves nothing else."""
-    more = ["--resume"] if resume and words[0] == "convert" else []
+    more = ["--resume"] if words[0] == "convert" and (resume or "--tp" in words) else []
     ended = world.call(*words, "-o", scratch / name, *more)
     if ended.status != 0 or digest(scratch / name) != want:
         return f"the next run does not make the output whole: {ended}"
@@ -194,18 +211,18 @@ def fault(world: World, row: Row, number: int, shim: Shim, results: Results, onl
     what = f"{call}:{why}:{nth}{'+' if lasts else ''}"
     with world.scratch() as scratch:
         more = ["-o", scratch / out] if out else []
-        ended = world.call(*words, *more, environment=shim.environment(what, scratch / "log"))
+        ended = world.call(*words, *more, environment={**shim.environment(what, scratch / "log"), "TMPDIR": str(scratch)})
         finding = judge(ended)
-        exists = out is not None and (scratch / out).exists()
+        exists = out is not None and is_there(scratch / out, name)
         if finding or ended.status is None:
             pass
         elif exists and digest(scratch / out) != results.of(words, out):
             finding = f"half an output: {ended}"
-        elif exists and ended.status != 0 and STANDS not in ended.err and name != "fix":
+        elif exists and ended.status != 0 and not (STANDS in ended.err or RANKS_STAND in ended.err) and name != "fix":
             finding = f"failed, yet the output is there: {ended}"
         elif ended.status == 0 and out and not exists:
             finding = f"done, but nothing is there: {ended}"
-        elif out and not exists and STANDS in ended.err:
+        elif out and not (scratch / out).exists() and STANDS in ended.err:
             finding = f"says that the output stands, yet nothing is there: {ended}"
         elif exists and NOTHING in ended.err:
             finding = f"says that nothing was written, yet the output is there: {ended}"
@@ -218,9 +235,8 @@ def fault(world: World, row: Row, number: int, shim: Shim, results: Results, onl
         elif (why == errno.EINTR or why == 0) and ended.status != 0:
             finding = f"interrupted or short calls go on: {ended}"
         elif call != "unlink" and not lasts and ended.status != 0:
-            besides = {f".{out}.partial"} if name.startswith("convert") else set()
-            hidden = leftovers(scratch, besides)
-            finding = f"left {hidden}: {ended}" if hidden else None
+            left = left_by(scratch, name, out)
+            finding = f"left {left}: {ended}" if left else None
         if not finding and out and not exists:
             finding = again(world, scratch, words, out, results.of(words, out), resume=dice.random() < 0.5)
         row.add(finding and f"fault {number} {what}: {finding}", f"{call} exit {ended.status}")
@@ -245,7 +261,7 @@ def limit(world: World, row: Row, number: int, results: Results) -> None:
             row.add(None, f"{kind}: the program does not start")
             return
         finding = judge(ended)
-        exists = out is not None and (scratch / out).exists()
+        exists = out is not None and is_there(scratch / out, name)
         allowed = (0, 6) if kind == "as" else (0, 1, 3, 6)
         if not finding and ended.status not in allowed:
             finding = f"status {ended.status}: {ended}"
@@ -259,7 +275,7 @@ def limit(world: World, row: Row, number: int, results: Results) -> None:
 def full_disk(world: World, row: Row, number: int) -> None:
     """On a small file system: done, or 6. Needs the right to mount."""
     dice = world.random("disk", number)
-    words, out = dice.choice(list(writers(world).values()))
+    name, (words, out) = dice.choice(list(writers(world).items()))
     with world.scratch() as scratch:
         place = scratch / "disk"
         place.mkdir()
@@ -273,7 +289,7 @@ def full_disk(world: World, row: Row, number: int) -> None:
         finding = None
         if done.returncode not in (0, 6):
             finding = f"status {done.returncode}: {done.stderr[-200:]}"
-        elif out in left:
+        elif out in left and name != "convert tp":  # of which finished ranks stay
             finding = f"failed, yet {out} is there"
         row.add(finding and f"disk {number} {' '.join(map(str, words))}: {finding}", f"exit {done.returncode}")
 
@@ -285,6 +301,7 @@ def few_threads(world: World, row: Row, number: int) -> None:
         return
     dice = world.random("threads", number)
     most, lines = dice.randrange(1, 9), {**readers(world), "run tp": writers(world)["run tp"][0]}
+    del lines["demo"]  # which writes
     words = lines[dice.choice(sorted(lines))]
     # A user id of this try alone: processes are counted over all of them.
     user = 60000 + number % 4000

@@ -217,3 +217,34 @@ def truncate(world: World, row: Row, number: int) -> None:
         if not finding and ended.status == 0 and is_needed and not is_padding:
             finding = f"{path.name} of {len(data)} bytes cut to {kept} is accepted: {ended}"
         row.add(finding and f"truncation {number}: {finding}", ended.id or f"exit {ended.status}")
+
+
+def text_field(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def bomb(world: World, row: Row, number: int) -> None:
+    """Metadata that take many times their bytes in memory: a sparse GGUF file with one array of 94 million zeros, or of
+    11.75 million empty strings. Refused before memory is taken; one within the limits is counted by --max-memory."""
+    kind, each = [(0, 1), (8, 8)][number % 2]  # u8, string
+    is_within = number % 4 > 1
+    count = 1 << 22 if is_within else 94_000_000 // each
+    source = next(source for source in world.sources if source.dialect == "gguf" and source.format == "mxfp4")
+    data = source.path.read_bytes()
+    fields = struct.unpack_from("<Q", data, 16)[0]
+    with world.scratch() as scratch:
+        path = scratch / "a.gguf"
+        with open(path, "wb") as file:
+            file.write(data[:16] + struct.pack("<Q", fields + 1))
+            # The data move by a multiple of their alignment.
+            file.write(text_field("big.list") + struct.pack("<IIQ", 9, kind, count))
+            file.seek(count * each, 1)
+            file.write(data[24:])
+        convert = ["convert", path, "--layout", "as_loaded.mxfp4", "-o", scratch / "out", "--threads", 2, "--max-memory", "120MB"]
+        for words in (["inspect", path], convert):
+            ended = world.call(*words, limits=[f"--as={2 << 30}"])
+            wanted = ("", "convert.memory")[words[0] == "convert"] if is_within and kind == 8 else "" if is_within else "gguf.array"
+            finding = judge(ended)
+            if not finding and ended.id != wanted:
+                finding = f"expected {wanted or 'success'}: {ended}"
+            row.add(finding and f"bomb {number}: {finding}", ended.id or f"exit {ended.status}")

@@ -170,7 +170,7 @@ def test_a_config_and_a_log(page):
     for fragment, words in (
             ({"source": "config"}, "Drop, open or paste"), ({"source": "config", "config": GPT_OSS, "device": "b200"}, "runs config.json (mxfp4) on b200"),
             ({"source": "config", "config": '{"model_type": "llama"}'}, "The model has no routed experts."),
-            ({"source": "config", "config": "{"}, "Error id"), ({"source": "log", "log": "hello", "device": ""}, "nothing of vLLM's"),
+            ({"source": "config", "config": "{"}, "Error id"), ({"source": "log", "log": "hello", "device": ""}, "no line of vLLM"),
             ({"source": "log", "log": "ValueError: No MXFP4 MoE backend supports the deployment configuration", "device": "t4"}, "What the log says")):
         page.evaluate(f"location.hash = '#which?' + new URLSearchParams({json.dumps(fragment)}); new Promise((done) => setTimeout(done, 50))")
         assert words in answer(page), fragment

@@ -150,7 +150,7 @@ inline HostTables host_tables(const std::vector<std::int32_t>& expert_of_assignm
   return result;
 }
 
-// Byte of a row's column in tiles of `units`.
+// Byte of a row's column in token tiles. `units`: K blocks.
 inline std::size_t tile_byte(const HostTables& tables, std::uint32_t row, std::uint32_t column,
                              std::uint32_t units) {
   const TokenTile& tile = tables.tiles[static_cast<std::size_t>(tables.tile_of_row_group[row / 8])];

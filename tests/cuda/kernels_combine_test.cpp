@@ -18,7 +18,7 @@ struct Case {
   bool has_bias = false, is_bf16 = false, is_sum_rounded = false, on_input = false;
   bool has_lora = false, is_nvfp4 = false;
   Quantization quantization = Quantization::none;
-  std::uint32_t table_writers = 1, early = 0;  // blocks of the product that tell; groups
+  std::uint32_t table_writers = 1, early = 0;  // blocks of the GEMM that write tables; M blocks
 };
 
 constexpr std::uint32_t kRank = 3;
@@ -149,7 +149,7 @@ class Combine : public OnDevice {
     params.layer.hidden_scales = scales.as<float>();
     params.layer.hidden_scales_each = 1;
     params.layer.down_global = globals.as<float>();
-    // Tiles, counters of products, groups that are done, assignments of experts, and a number behind.
+    // tile_count, work_counters, tile_progress, expert_counts, and a number that must not change.
     constexpr std::uint32_t kTiles = 300;
     std::vector<std::uint32_t> numbers(4 + kTiles + (c.experts - 1) * kCounterStride + 2, 7);
     numbers[0] = kTiles;
@@ -164,7 +164,7 @@ class Combine : public OnDevice {
     if (c.has_lora)
       params.lora = {pairs_on_device.as<DeviceLoraExpert>(), adapters.as<std::int32_t>(), c.experts,
                      kRank, low.as<float>()};
-    // As a product leaves them whose early columns are done.
+    // As a grouped GEMM leaves them when its early columns are complete.
     std::vector<std::uint32_t> signals(kCombineSignals);
     signals[kTablesReady] = c.table_writers + (c.early << kTablesReadyBits);
     const Memory finished = upload(signals);

@@ -21,8 +21,8 @@ std::vector<std::int32_t> random_ids(std::size_t assignments, std::uint32_t expe
 
 class Ranks : public OnDevice {
  protected:
-  // Runs prepare on a call whose assignments have these local experts: every assignment has its expert and a
-  // place of its own among those of it.
+  // Runs prepare on a call whose assignments have these local experts: every assignment gets its
+  // expert and a rank of its own among the assignments of that expert.
   void expect_ranked(PrepareParams params,
                      const std::vector<std::int32_t>& experts_of_assignments) {
     const std::size_t assignments = experts_of_assignments.size(),

@@ -82,7 +82,7 @@ void check_reciprocals(const Json& document, Report& report) {
   compare("four_four_eight", formats::kReciprocalOf448);
 }
 
-// A misspelt section must not pass as an absent one.
+// A misspelled section must not pass as an absent one.
 Result<Done> refuse_unknown_lists(const Json& document) {
   for (const auto& [key, value] : document.items()) {
     const bool known =

@@ -181,7 +181,7 @@ const FormatDamage kFormatDamages[] = {
     {"activation is a list", [](Json& d) { d["activations"][0] = Json::array(); }},
     {"section is an object", [](Json& d) { d["blocks"] = Json::object(); }},
     {"tables are a list", [](Json& d) { d["tables"] = 3; }},
-    {"misspelt section", [](Json& d) { d["blokcs"] = d["blocks"]; }},
+    {"misspelled section", [](Json& d) { d["blokcs"] = d["blocks"]; }},
     {"bad reciprocal", [](Json& d) { d["rcp_approx_ftz"]["six"] = "3e"; }},
     {"no cases",
      [](Json& d) {

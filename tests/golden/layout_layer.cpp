@@ -21,7 +21,7 @@ namespace {
 using checkpoint::Projection;
 using convert::LayerPacker;
 using convert::PackedTensorSpec;
-using convert::Path;
+using convert::PackPath;
 using layout::IndexMap;
 
 using Bytes = std::vector<std::byte>;
@@ -74,7 +74,7 @@ struct Storage {
 // Which row of the checkpoint lies in row `row` of a matrix.
 std::string row_name(const LayerCase& layer, bool is_w13, std::uint64_t row) {
   const convert::Problem& problem = layer.problem;
-  const std::uint64_t place = layer.layout.shuffles_rows ? layout::unshuffled_row(row) : row;
+  const std::uint64_t place = layer.layout.has_shuffled_rows ? layout::unshuffled_row(row) : row;
   if (!is_w13) return place < problem.real.hidden ? fmt::format("down row {}", place) : "padding";
   const bool gated = problem.order != checkpoint::RowOrder::single;
   const bool turns = problem.order == checkpoint::RowOrder::interleaved;
@@ -117,7 +117,7 @@ class LayerCheck {
     if (problem.global_experts != problem.experts)
       packer_.set_all_input_scales(experts_.input_scales());
     for (const auto& [path, storage] :
-         {std::pair{Path::map, &by_map_}, std::pair{Path::fast, &by_kernels_}}) {
+         {std::pair{PackPath::map, &by_map_}, std::pair{PackPath::fast, &by_kernels_}}) {
       for (std::uint64_t e = 0; e < problem.experts; ++e)
         if (Result<Done> packed =
                 packer_.pack(e, experts_.view(e), storage->parts<std::byte>(list, e), path);
@@ -188,8 +188,8 @@ class LayerCheck {
     if (const Result<Done> restored = reader->restore(packer_.record()); !restored)
       return std::optional<Mismatch>(
           {"the packer does not take back its own record", "", text(restored.why())});
-    for (const Path path : {Path::map, Path::fast}) {
-      if (path == Path::map && packer_.expert_bytes() > kMaxBytesBackByMap) continue;
+    for (const PackPath path : {PackPath::map, PackPath::fast}) {
+      if (path == PackPath::map && packer_.expert_bytes() > kMaxBytesBackByMap) continue;
       for (std::uint64_t e = 0; e < layer_.problem.experts; ++e)
         if (auto mismatch = check_expert_back(*reader, e, path)) return mismatch;
     }
@@ -204,7 +204,7 @@ class LayerCheck {
   };
 
   std::optional<Mismatch> check_expert_back(const LayerPacker& reader, std::uint64_t expert,
-                                            Path path) {
+                                            PackPath path) {
     std::array<Part, 6> parts{{{"w13"},
                                {"w13_scale", true},
                                {"w2"},
@@ -234,8 +234,8 @@ class LayerCheck {
       return Mismatch{
           fmt::format("unpacking by the {} does not give the input back: tensor {}, expert {}, row "
                       "{}, byte {}",
-                      path == Path::map ? "map" : "fast path", part.name, expert, at / row_bytes,
-                      at % row_bytes),
+                      path == PackPath::map ? "map" : "fast path", part.name, expert,
+                      at / row_bytes, at % row_bytes),
           fmt::format("{:#04x}", std::to_integer<unsigned>(input[at])),
           fmt::format("{:#04x}", std::to_integer<unsigned>(part.bytes[at]))};
     }

@@ -14,7 +14,7 @@
 namespace fp4moe::golden {
 namespace {
 
-using convert::Path;
+using convert::PackPath;
 using layout::Element;
 using layout::IndexMap;
 
@@ -58,15 +58,15 @@ std::optional<Mismatch> pack_both_ways(const Packing& packing, std::span<const s
     to[target] = back.data() + n * packing.row_bytes;
   }
   Bytes fast(out.size(), std::byte{0xA5});
-  convert::pack_matrix(map, {.rows = from}, out, Path::map);
-  convert::pack_matrix(map, {.rows = from}, fast, Path::fast);
+  convert::pack_matrix(map, {.rows = from}, out, PackPath::map);
+  convert::pack_matrix(map, {.rows = from}, fast, PackPath::fast);
   MadeTensor found = result;
   found.bytes = fast;
   found.assignment_bytes = 1;
   if (auto mismatch = compare_bytes("the fast path differs from the map", out, found))
     return mismatch;
-  for (const Path path : {Path::map, Path::fast}) {
-    if (path == Path::map && out.size() > kMaxBytesBackByMap) continue;
+  for (const PackPath path : {PackPath::map, PackPath::fast}) {
+    if (path == PackPath::map && out.size() > kMaxBytesBackByMap) continue;
     std::ranges::fill(back, std::byte{0xA5});
     convert::unpack_matrix(map, out, {.rows = to}, path);
     const auto at =
@@ -74,7 +74,7 @@ std::optional<Mismatch> pack_both_ways(const Packing& packing, std::span<const s
     if (at == matrix.size()) continue;
     return Mismatch{fmt::format("unpacking by the {} does not give the input back: tensor {}, row "
                                 "{}, byte {}",
-                                path == Path::map ? "map" : "fast path", result.name,
+                                path == PackPath::map ? "map" : "fast path", result.name,
                                 at / packing.row_bytes, at % packing.row_bytes),
                     fmt::format("{:#04x}", std::to_integer<unsigned>(matrix[at])),
                     fmt::format("{:#04x}", std::to_integer<unsigned>(back[at]))};

@@ -17,7 +17,7 @@ namespace fp4moe::golden {
 
 // null or missing: nothing.
 Result<std::optional<std::string>> optional_string_field(const Json& object, std::string_view key);
-// Whatever stands at a key must be one of these, so that a misspelt key does not pass unseen.
+// Whatever stands at a key must be one of these, so that a misspelled key does not pass unseen.
 Result<Done> refuse_other_keys(const Json& object, std::string_view what,
                                std::span<const std::string_view> known);
 

@@ -20,7 +20,7 @@ using oracle::Request;
 using oracle::Selection;
 using oracle::Verdict;
 
-// What a case must say, so that a misspelt key does not pass as a default.
+// What a case must say, so that a misspelled key does not pass as a default.
 constexpr std::string_view kRequired[] = {
     "num_experts", "num_local_experts", "experts_per_token", "hidden_dim",
     "activation",  "in_dtype",          "routing_method",    "intermediate_size_per_partition",

@@ -61,13 +61,35 @@ expect old "is GNU 9.4.0, which is too old for C++20: install g++ 11, clang 14" 
 play library g++ <<<"exec $cxx -nostdinc++ \"\$@\""
 expect library "its library lacks C++20 * install g++ 11" env CXX=g++ tools/build.sh release fp4moe_program
 
+# Tools.
+play old_cmake cmake <<<'echo "cmake version 3.22.1"'
+expect old_cmake "cmake 3.22.1 is too old: install 3.25" tools/build.sh release fp4moe_program
+play old_nvcc nvcc <<<'echo "Cuda compilation tools, release 11.8, V11.8.89"'
+expect old_nvcc "nvcc is no nvcc of CUDA 12.8" \
+  tools/build.sh release all -DFP4MOE_CUDA=ON -DFP4MOE_NVCC="$work/old_nvcc/bin/nvcc" -DFP4MOE_BUILD_MB=0
+
+# A folder that was configured before builds what it built before.
+play refusing cmake <<'CMAKE'
+[ "$1" = --version ] && exec echo "cmake version 3.25.1"
+echo refused >build/release/CMakeCache.txt
+echo " fp4moe: refused"
+exit 1
+CMAKE
+mkdir -p build/release
+echo kept >build/release/CMakeCache.txt
+touch build/release/build.ninja
+PATH=$work/refusing/bin:$PATH tools/build.sh release all -DX=1 2>"$work/err" && failed=1
+grep -qx "fp4moe: refused" "$work/err" && grep -qx kept build/release/CMakeCache.txt ||
+  { echo "refusing: the cache is not what it was"; failed=1; }
+rm -rf build/release
+
 # Headers, of libraries and of a Python that nobody has.
-expect headers "headers are missing * apt-get install .*nlohmann-json3-dev" tools/build.sh release all -DCMAKE_IGNORE_PATH=/usr/include
+expect headers "headers are missing * apt-get install .*nlohmann-json3-dev" tools/build.sh release all -DCMAKE_IGNORE_PATH=/usr/include -DFP4MOE_BUILD_MB=0
 mkdir -p "$work/python/site"
 echo 'import sys; sys.version_info = (3, 97, 0, "final", 0)' >"$work/python/site/sitecustomize.py"
 play python python3 <<<"[ \"\$1\" != -E ] || shift; PYTHONPATH=$work/python/site exec $(command -v python3) \"\$@\""
 expect python "the headers of .*python3 (Python.h of 3.97.0) are missing" \
-  tools/build.sh release all -DFP4MOE_TESTS=OFF -DFP4MOE_PYTHON=ON -DPython_EXECUTABLE="$work/python/bin/python3"
+  tools/build.sh release all -DFP4MOE_TESTS=OFF -DFP4MOE_PYTHON=ON -DPython_EXECUTABLE="$work/python/bin/python3" -DFP4MOE_BUILD_MB=0
 
 # Python environments.
 play no_venv python3 <<<'exit 1'
@@ -78,6 +100,20 @@ printf '#!/bin/sh\necho "ERROR: No matching distribution found for nanobind" >&2
 chmod +x "$3/bin/pip"
 PYTHON3
 expect no_index "No matching distribution found for nanobind): check the network" tools/venv.sh build/venv tools/nvcc-requirements.txt
+
+play old_python python3 <<'PYTHON3'
+case $1 in -c) exit 1 ;; --version) echo "Python 3.10.12" ;; esac
+PYTHON3
+expect old_python "Python 3.10.12 is too old: tests/requirements.txt needs Python 3.11" tools/venv.sh build/venv tests/requirements.txt
+# A second list that cannot be installed leaves what the first one brought.
+mkdir -p build/venv/bin
+cp tools/nvcc-requirements.txt build/venv/
+printf '#!/bin/sh\necho "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device" >&2\nexit 1\n' >build/venv/bin/pip
+chmod +x build/venv/bin/pip
+mv build/venv "$work/venv"
+expect full "No space left on device): free some room on the disk" \
+  tools/venv.sh "$work/venv" tools/nvcc-requirements.txt tests/requirements-all.txt
+[ -e "$work/venv/nvcc-requirements.txt" ] || { echo "full: an environment that worked is gone"; failed=1; }
 
 # Folders and disks.
 rm -rf build

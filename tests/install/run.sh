@@ -25,6 +25,7 @@ flags=$(pkg-config --cflags --libs fp4moe)
 "$work/by_pkg_config" "$work/b.safetensors"
 
 "$work/prefix/bin/fp4moe" --version
+[ -s "$work/prefix/share/man/man1/fp4moe.1" ] || { echo "the manual pages are not installed"; exit 1; }
 
 "$work/prefix/bin/fp4moe" synth --model gpt-oss-20b --experts 2 --hidden 64 --intermediate 64 -o "$work/tiny" >"$work/synth.log"
 configure c_consumer

@@ -34,6 +34,7 @@ fp4moe/torch/moe.py
 fp4moe/torch/ops.py
 fp4moe/transformers/__init__.py
 fp4moe/transformers/activation.py
+fp4moe/transformers/claims.py
 fp4moe/transformers/config.py
 fp4moe/transformers/experts.py
 fp4moe/transformers/linear.py

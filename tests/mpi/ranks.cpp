@@ -7,15 +7,22 @@
 //   leaves      rank 1 ends in the middle, in order
 //   dies        rank 1 ends in the middle, without a word
 //   silent      rank 1 waits for the others to end
+//   no_memory   every rank ends MPI without memory
+//   stuck       rank 1 does not start MPI; rank 0 has no memory to say so
 //
 // An error is printed as "rank R: ..." before MPI ends, because mpirun stops all ranks as soon as
 // one of them ends with a status other than 0.
 #include "support/ranks.hpp"
 
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
+#include <new>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -109,7 +116,35 @@ Result<Done> fail(Communicator& ranks, const std::string& how) {
   return Done{};
 }
 
+std::atomic<bool> g_has_no_memory{false};
+
+// Ends MPI while no allocation of C++ succeeds.
+int end_without_memory(std::unique_ptr<Communicator> ranks) {
+  const std::uint64_t rank = ranks->rank();
+  g_has_no_memory = true;
+  ranks.reset();
+  g_has_no_memory = false;
+  fmt::print("rank {}: ended without memory\n", rank);
+  std::fflush(stdout);
+  return 1;
+}
+
+// True in the process that Open MPI's or MPICH's mpirun calls rank 1.
+bool is_rank_1() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"})
+    if (const char* rank = std::getenv(name); rank != nullptr) return std::string(rank) == "1";
+  return false;
+}
+
 }  // namespace
+
+void* operator new(std::size_t size) {
+  void* const memory = g_has_no_memory ? nullptr : std::malloc(size == 0 ? 1 : size);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(memory); }
 
 int main(int argc, char** argv) {
   const InterruptGuard guard;
@@ -119,11 +154,17 @@ int main(int argc, char** argv) {
   options.argv = &argv;
   options.deadline = std::chrono::milliseconds(argc > 2 ? std::atoi(argv[2]) : 20'000);
   if (!has_mpi()) return 77;
-  const auto ranks = open_mpi(options);
+  if (what == "stuck") {
+    options.start_deadline = std::chrono::milliseconds(500);
+    options.on_stuck = [](const Error&) { throw std::bad_alloc(); };
+    while (is_rank_1() && !interrupt_requested()) std::this_thread::yield();
+  }
+  auto ranks = open_mpi(options);
   if (!ranks) {
     fmt::print("{}\n", text(ranks.why()));
     return 1;
   }
+  if (what == "no_memory") return end_without_memory(*std::move(ranks));
   const auto done = what == "exchange" ? exchange_all(**ranks)
                     : what == "large"  ? send_much(**ranks)
                                        : fail(**ranks, what);

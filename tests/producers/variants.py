@@ -71,8 +71,18 @@ def of_compressed_tensors() -> Iterator[Variant]:
         yield Variant(f"ct-{name}", NV, {**tensors, f"{EXPERT}up_proj.{name}": extra}, plain, **refusal("tensor.unread_part", name))
     groups_of_32 = config_of(compressed("nvfp4", {"group_size": 32}))
     yield Variant("ct-groups-of-32", NV, tensors, groups_of_32, **refusal("dialect.unsupported", "32 elements"))
+    first = compressed("nvfp4")["config_groups"]["group_0"]
+    for name, target, word in (("up", "re:.*up_proj$", "32 elements"), ("class-path", "torch.nn.Linear", "32 elements"),
+                               ("look-behind", "re:(?<!x).*experts.*", "is not understood")):
+        odd = {**first, "targets": [target], "weights": {**first["weights"], "group_size": 32}}
+        both = compressed("nvfp4", config_groups={"group_0": first, "group_1": odd})
+        yield Variant(f"ct-{name}-in-groups-of-32", NV, tensors, config_of(both), **refusal("dialect.unsupported", word))
+    for name in ("0.scale", "act_scale"):
+        more = {**tensors, f"model.layers.0.mlp.experts.{name}": f32(1, [1])}
+        yield Variant(f"ct-experts.{name}", NV, more, plain, **refusal("tensor.unread_scale", name))
     online = refusal("dialect.unsupported", "transform")
-    for name, transform, what in (("online", hadamard("input", "re:.*down_proj$"), online), ("of-all", hadamard("output", "Linear"), online),
+    for name, transform, what in (("online", hadamard("input", "re:.*down_proj$"), online), ("of-up", hadamard("input", "re:.*up_proj$"), online),
+                                  ("of-all", hadamard("output", "Linear"), online),
                                   ("folded", hadamard("weight_input", "re:.*down_proj$"), read),
                                   ("elsewhere", hadamard("input", "re:.*q_proj$"), read)):
         yield Variant(f"ct-transform-{name}", NV, tensors, config_of(compressed("nvfp4", transform_config=transform)), **what)
@@ -119,6 +129,9 @@ def of_modelopt() -> Iterator[Variant]:
            f"{attention}.input_scale": f32(0.5, [])}
     yield Variant("mo-mixed-precision", NV, {**tensors, **fp8},
                   config_of(modelopt("MIXED_PRECISION", quantized_layers={**layers, attention: {"quant_algo": "FP8"}})), **read)
+    of_up = {name: {"quant_algo": "NVFP4_SVD"} for name in layers if name.endswith("up_proj")}
+    yield Variant("mo-mixed-precision-up", NV, tensors, config_of(modelopt("MIXED_PRECISION", quantized_layers={**layers, **of_up})),
+                  **refusal("dialect.unsupported", "NVFP4_SVD"))
 
 
 def of_places() -> Iterator[Variant]:
@@ -218,6 +231,14 @@ def of_quark_and_deepseek() -> Iterator[Variant]:
     yield Variant("qk-mixtral", MX, single(MX, QUARK["mxfp4"].but(names=NUMBERED, prefix=SPARSE)), config_of(quark(mx), **MIXTRAL), **read)
     for key, value in (("group_size", 16), ("scale_format", "e4m3"), ("qscheme", "per_channel")):
         yield Variant(f"qk-{key}-{value}", MX, tensors, config_of(quark({**mx, key: value})), **refusal("dialect.unsupported", str(value)))
+    odd = {"weight": {**mx, "scale_format": "e5m3", "scale_type": "float8_e5m3"}}
+    for name, pattern, word in (("up", "*up_proj", "e5m3"), ("gate", "*gate_proj", "e5m3"), ("expert-1", "*experts.1.*", "e5m3"),
+                                ("experts-by-set", "*experts.[01].*", "is not understood")):
+        config = config_of(quark(mx, layer_quant_config={pattern: odd}))
+        yield Variant(f"qk-e5m3-{name}", MX, tensors, config, **refusal("dialect.unsupported", word))
+    of_linear = quark(mx, layer_type_quant_config={"Linear": odd})
+    yield Variant("qk-e5m3-linear", MX, tensors, config_of(of_linear), **refusal("dialect.unsupported", "e5m3"))
+    yield Variant("qk-linear", MX, tensors, config_of(quark(odd["weight"], layer_type_quant_config={"Linear": {"weight": mx}})), **read)
     yield Variant("qk-nvfp4", NV, single(NV, QUARK["nvfp4"]), config_of(quark(nv)), **read)
     yield Variant("qk-nvfp4-input-scales", NV, single(NV, QUARK["nvfp4"].but(inputs=".input_scale_2")), config_of(quark(nv)), **read)
     v4 = {"model_type": "deepseek_v4", "n_routed_experts": EXPERTS, "num_experts": ABSENT, "scoring_func": "sqrtsoftplus"}
@@ -286,6 +307,18 @@ def of_families() -> Iterator[Variant]:
     hashed.tensors["model.layers.0.mlp.gate.tid2eid"] = raw("I64", np.zeros((16, 2), np.int64))
     yield hashed
     yield family("a_new_one", no_rule="a_new_one", norm_topk_prob=True)
+    deepseek: dict[str, Any] = {"scoring_func": "sigmoid", "norm_topk_prob": True, "num_experts": ABSENT, "n_routed_experts": EXPERTS}
+    for name, odd in (
+        ("by_hash", family("deepseek_v3", bias_name="gate.e_score_correction_bias", no_rule="by_hash", topk_method="by_hash", **deepseek)),
+        ("lost-bias", family("deepseek_v3", no_rule="no correction bias", topk_method="noaux_tc", **deepseek)),
+        ("tanh", family("qwen3_moe", no_rule="tanh", norm_topk_prob=True, score_function="tanh")),
+        ("softcap", family("qwen3_moe", no_rule="softcap", norm_topk_prob=True, moe_router_logit_softcapping=30.0)),
+        ("scale", family("qwen3_moe", no_rule="nothing here applies", norm_topk_prob=True)),
+    ):
+        odd.name += f"-{name}"
+        if name == "scale":
+            odd.tensors["model.layers.0.mlp.gate.scale"] = f32(1, [EXPERTS])
+        yield odd
 
 
 def of_gguf() -> Iterator[GgufVariant]:

@@ -64,13 +64,14 @@ inline Recipe recipe_of(std::string_view layout, std::string_view generation = {
   return {.layout = found ? *found : nullptr};
 }
 
-struct Wishes {
+struct FolderConvertOptions {
   ConvertOptions options{};
   FolderOptions folder{};
 };
 
 inline Result<ConvertReport> convert(const std::string& from, const std::string& to,
-                                     const Recipe& recipe, const Wishes& options = {}) {
+                                     const Recipe& recipe,
+                                     const FolderConvertOptions& options = {}) {
   const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(from);
   if (!checkpoint) return checkpoint.why();
   Result<FolderPlan> plan = plan_folder(*checkpoint, from, recipe, options.folder);

@@ -124,7 +124,7 @@ inline std::uint64_t output_rows(const TestTokens& tokens, OutputForm form) {
   return form == OutputForm::assignments ? tokens.tokens * tokens.top_k : tokens.tokens;
 }
 
-// Tokens and their routes on the device, and room for the output.
+// Tokens and their routes on the device, and a buffer for the output.
 struct Upload {
   const Device& device;
   Memory x{}, ids{}, weights{}, out{};

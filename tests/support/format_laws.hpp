@@ -1,5 +1,5 @@
 // The laws every element format owes, for the tests: its codes in order of value are unique and
-// increasing, decoding then encoding gives the code back, and between neighbours the nearest one
+// increasing, decoding then encoding gives the code back, and between neighbors the nearest one
 // wins, a tie being decided as the format says.
 #pragma once
 #include <cmath>
@@ -15,7 +15,7 @@ template <class Code>
 struct FormatLaws {
   float (*decode)(Code code);
   Code (*encode)(float x);
-  Code (*tie)(Code below, Code above);  // which of two neighbours, by magnitude, a tie becomes
+  Code (*tie)(Code below, Code above);  // which of two neighbors, by magnitude, a tie becomes
   std::vector<Code> codes;              // every finite code >= 0 in order of value
 };
 

@@ -61,7 +61,7 @@ inline void check_takes(const MapCase& given) {
     EXPECT_EQ(broken_law(*map), "") << label(given.map, size);
     check_stored_shape(*map, given.joins_experts ? 1 : 3);
     const Extent padded = map->padded();
-    for_each_place(padded, [&](Coord at) {
+    for_each_element(padded, [&](Coord at) {
       ASSERT_EQ(map->offset(at), given.formula(at.row, at.col, padded.rows, padded.cols))
           << label(given.map, size) << " at (" << at.row << ", " << at.col << ")";
     });

@@ -74,7 +74,8 @@ def config(family: str) -> Any:
     """A small configuration."""
     if family == "gpt_oss":
         types = ["sliding_attention", "full_attention"]
-        sizes = {"intermediate_size": 64, "num_local_experts": 4, "layer_types": types}
+        # Three blocks: the second of two ranks has one, which vLLM's loader fills up.
+        sizes = {"intermediate_size": 96, "num_local_experts": 4, "layer_types": types}
         return GptOssConfig(**SHARED, **sizes)
     if family == "deepseek_v3":  # a dense layer first, groups, a shared expert, a bias that only chooses
         heads = {"qk_rope_head_dim": 64, "qk_nope_head_dim": 64, "v_head_dim": 64, "num_key_value_heads": 4}

@@ -62,7 +62,7 @@ def random_floats(seed, count=1_000_000):
 
 
 def near_codes(fmt):
-    """Every value of a format, every midpoint of neighbours, and their float32 neighbours."""
+    """Every value of a format, every midpoint of neighbors, and their float32 neighbors."""
     count = {"e2m1": 16, "bf16": 65536, "f16": 65536}.get(fmt, 256)
     codes = np.arange(count, dtype=CODE_TYPE.get(fmt, np.uint8))
     with np.errstate(invalid="ignore"):

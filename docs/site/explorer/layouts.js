@@ -124,7 +124,7 @@ Page.views.layouts = (() => {
     drawn.push(one);
     box.append(
       element("div", { class: "figures" },
-        element("figure", {}, element("figcaption", {}, `Matrix: ${part.rows} x ${part.columns}, coloured by lane`), one.matrix),
+        element("figure", {}, element("figcaption", {}, `Matrix: ${part.rows} x ${part.columns}, colored by lane`), one.matrix),
         element("figure", {}, element("figcaption", {}, `Packed: ${part.bytes} bytes, ${slotsARow / slotsInByte(part)} a line`), one.packed)),
       one.caption,
       element("p", { class: "soft" }, layout.order ? `Order of rows: ${layout.order}.` : ""),

@@ -51,6 +51,16 @@ def _ask(module: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return module._apply_gate(joined[None])[0]  # type: ignore[no-any-return]
 
 
+def configured_limit(document: dict[str, Any]) -> float | None:
+    """swiglu_limit of a config.json: of the text part first, as the experts are read with it."""
+    parts = [document.get(key) for key in ("text_config", "llm_config", "language_config")]
+    thinker = document.get("thinker_config")
+    speaks = thinker.get("text_config") if isinstance(thinker, dict) else None
+    inner = next((part for part in parts if part is not None), speaks)
+    limits = (part.get("swiglu_limit") for part in (inner, document) if isinstance(part, dict))
+    return next((float(limit) for limit in limits if limit is not None), None)
+
+
 def check_activation(module: Any, name: str, limit: float | None, where: str) -> None:
     """Refuse a module that computes something else than `name`, `limit` as configured."""
     if name not in FORMULAS:

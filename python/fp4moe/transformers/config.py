@@ -15,6 +15,8 @@ METHOD = "fp4moe"
 # The options of a layer that make sense inside a model; fp4moe.Model.layer has the same words.
 OPTIONS = ("engine", "backend", "policy", "numerics", "weights", "threads")
 
+QUARK_FP4 = ("fp4", "mxfp4", "mx_fp4")  # Quark's names of the type
+
 
 @dataclass
 class Fp4MoeConfig(QuantizationConfigMixin):
@@ -92,40 +94,72 @@ def _cpu() -> str:
     return "cpu-arm" if platform.machine() in ("aarch64", "arm64") else "cpu-avx2"
 
 
-def _formats(stored: dict[str, Any]) -> set[str]:
-    groups = stored.get("config_groups")
-    named = [group.get("format") for group in groups.values()] if isinstance(groups, dict) else []
-    return {str(name) for name in (stored.get("format"), *named) if name}
+def entries(document: Any, key: str) -> dict[str, dict[str, Any]]:
+    """The objects under a key of a configuration, by name; writers use null for none."""
+    found = document.get(key) if isinstance(document, dict) else None
+    rows = found.items() if isinstance(found, dict) else ()
+    return {name: row for name, row in rows if isinstance(row, dict)}
 
 
-def _is_quark_fp4(scheme: Any) -> bool:
-    """Whether one of Quark's schemes has FP4 weights; several levels of scales are a list."""
+def method_of(stored: dict[str, Any] | None) -> str:
+    """The tool that quantized a checkpoint: its quant_method, or the producer where none is."""
+    method = (stored or {}).get("quant_method")
+    producer = (stored or {}).get("producer")
+    if not method and isinstance(producer, dict):
+        method = producer.get("name")
+    return str(getattr(method, "value", method) or "")
+
+
+def quark_blocks(scheme: Any) -> dict[str, Any] | None:
+    """The blocks of one of Quark's schemes of weights; several levels of scales are a list."""
     weight = scheme.get("weight") if isinstance(scheme, dict) else None
     first = weight[0] if isinstance(weight, list) and weight else weight
-    return isinstance(first, dict) and first.get("dtype") in ("fp4", "mxfp4", "mx_fp4", "mx")
+    return first if isinstance(first, dict) else None
+
+
+def quark_dtype(blocks: dict[str, Any]) -> str:
+    """The type of a level's numbers; "mx" has that of its elements apart."""
+    dtype = str(blocks.get("dtype") or "")
+    return f"mx_{blocks.get('mx_element_dtype') or ''}" if dtype == "mx" else dtype
+
+
+def _formats(stored: dict[str, Any]) -> set[str]:
+    groups = entries(stored, "config_groups").values()
+    named = (stored.get("format"), *(group.get("format") for group in groups))
+    return {str(name) for name in named if name}
+
+
+def _has_modelopt_fp4(stored: dict[str, Any]) -> bool:
+    nested = stored.get("quantization")
+    documents = [document for document in (stored, nested) if isinstance(document, dict)]
+    layers = [layer for each in documents for layer in entries(each, "quantized_layers").values()]
+    algorithms = {str(each.get("quant_algo")).upper() for each in (*documents, *layers)}
+    # A mixture without a list of its modules: the tensors will tell.
+    is_unlisted = "MIXED_PRECISION" in algorithms and not layers
+    return is_unlisted or any("FP4" in algorithm for algorithm in algorithms)
+
+
+def _has_quark_fp4(stored: dict[str, Any]) -> bool:
+    keys = ("layer_quant_config", "layer_type_quant_config")
+    listed = [scheme for key in keys for scheme in entries(stored, key).values()]
+    schemes = [quark_blocks(scheme) for scheme in (*listed, stored.get("global_quant_config"))]
+    return any(blocks is not None and quark_dtype(blocks) in QUARK_FP4 for blocks in schemes)
 
 
 def is_folder(stored: dict[str, Any] | None) -> bool:
     """Whether this `quantization_config` is that of a folder that `fp4moe convert` made."""
-    return bool(stored) and "source" in stored and stored.get("quant_method") == METHOD
+    return bool(stored and "source" in stored and stored.get("quant_method") == METHOD)
 
 
 def is_fp4(stored: dict[str, Any] | None) -> bool:
     """Whether this `quantization_config` of a checkpoint announces FP4 that fp4moe reads."""
-    method = (stored or {}).get("quant_method")
+    method = method_of(stored)
     if not stored or not method:
         return False
-    if method == "mxfp4":
-        return True
-    if method == "modelopt":
-        nested = stored.get("quantization") or {}
-        layers = stored.get("quantized_layers") or nested.get("quantized_layers") or {}
-        named = [stored, nested, *(layers.values() if isinstance(layers, dict) else ())]
-        return any("FP4" in str(each.get("quant_algo")).upper() for each in named)
+    if method.startswith("modelopt"):
+        return _has_modelopt_fp4(stored)
     if method == "compressed-tensors":
         return bool(_formats(stored) & {"nvfp4-pack-quantized", "mxfp4-pack-quantized"})
     if method == "quark":
-        layers = stored.get("layer_quant_config") or {}
-        schemes = [stored.get("global_quant_config"), *layers.values()]
-        return any(_is_quark_fp4(scheme) for scheme in schemes)
-    return False
+        return _has_quark_fp4(stored)
+    return method == "mxfp4"

@@ -4,13 +4,13 @@ NVFP4 checkpoints often have attention in FP4, mixed ones in FP8. Such weights a
 a MoE model, and transformers multiplies by them itself, so they become ordinary weights in the
 model's type. What is saved is what was read.
 
-    FP4    weight = e2m1(code) * block scale * global scale
-    FP8    weight = code * scale, one for the tensor, a row, or a block
+    FP4    weight = e2m1(code) * block scale * global scale (NVFP4's alone)
+    FP8    weight = code * scale, one for the tensor, a row, a column, or a block
 """
 
 from __future__ import annotations
 
-import fnmatch
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from torch import nn
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming, rename_source_key
 
-from fp4moe.errors import UnsupportedError
+from fp4moe.errors import InvalidInputError, UnsupportedError
 from fp4moe.transformers.source import Source
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
@@ -30,14 +30,15 @@ CODES = ("U8", "I8", "F4")
 BYTES = ("F8_E4M3", "F8_E5M2", "I8")  # a number each
 EXPONENTS = ("U8", "F8_E8M0")
 FLOATS = ("BF16", "F16", "F32")
+BLOCKS = {"F8_E4M3": 16, "U8": 32, "F8_E8M0": 32}  # scales of FP4: how many numbers share one
+# NVFP4's global scales, by the codes that they stand beside; some tools divide by them.
+GLOBALS = {"weight": "weight_scale_2", "weight_packed": "weight_global_scale"}
+DIVIDING = ("weight_packed",)
 
 # Words of tensors by which quantizers change what codes stand for: in a name's last part, or in
 # any, where they are modules of their own.
 CHANGING = ("scale", "zero_point", "zeros", "g_idx", "perm")
 CHANGING_MODULES = ("lora", "hadamard", "rotation")
-# Places of transforms that ask for nothing when the model runs: in the codes, and in attention,
-# where that of queries undoes that of keys.
-FOLDED = ("weight_input", "weight_output", "q_attn", "k_cache")
 
 # Scales of activations and caches: weights are what they are without them.
 ACTIVATIONS = (
@@ -79,12 +80,51 @@ class QuantizedLinear:
         """Whether its codes are FP4, and no bytes."""
         return self.source.dtype(self.codes) in CODES and not self._has_float_scales()
 
+    def has_exponents(self) -> bool:
+        """Whether its scales are powers of two (E8M0), and no numbers."""
+        return self.source.dtype(self.scales) in EXPONENTS
+
+    def applied(self) -> set[str]:
+        """The tensors that its weights are made of; others of its parts change nothing."""
+        return {self.codes, self.scales, self._global_name()}
+
+    def check(self, module: nn.Linear) -> None:
+        """Refuse tensors of other shapes than the weights of this module of the model ask for."""
+        if module.weight is None:
+            raise unread(self.codes, "a second weight of its module")
+        rows, columns = module.weight.shape
+        shape = self.source.shape(self.codes)
+        packed = 2 if self.is_fp4() and self.source.dtype(self.codes) != "F4" else 1
+        if shape != (rows, columns // packed) or columns % packed:
+            raise InvalidInputError(
+                "model and checkpoint do not agree on the shape of a weight",
+                id="transformers.shape",
+                tensor=self.codes,
+                expected=f"[{rows}, {columns}], as the model's code has it",
+                found=f"{self.source.dtype(self.codes)} {list(shape)}"
+                f"{', two FP4 numbers a byte' if packed == 2 else ''}",
+            )
+        if self.is_fp4():
+            self._check_fp4(rows, columns)
+        else:
+            self._block()
+
+    def _check_fp4(self, rows: int, columns: int) -> None:
+        block = BLOCKS[self.source.dtype(self.scales)]
+        if columns % block or self.source.shape(self.scales) != (rows, columns // block):
+            expected = f"[{rows}, {columns // block}], a scale for {block} numbers of a row"
+            raise self._unknown_blocks(expected)
+        if name := self._global_name():
+            dtype, shape = self.source.dtype(name), self.source.shape(name)
+            if dtype not in FLOATS or math.prod(shape) != 1:
+                raise unread(name, f"{dtype} {list(shape)}, which is no global scale")
+
     def _has_float_scales(self) -> bool:
         return self.source.dtype(self.scales) in FLOATS
 
     def _factors(self) -> torch.Tensor:
         scales = self.source.tensor(self.scales)
-        if self.source.dtype(self.scales) in EXPONENTS:
+        if self.has_exponents():
             return torch.exp2(scales.view(torch.uint8).float() - 127)
         return scales.float()
 
@@ -97,13 +137,24 @@ class QuantizedLinear:
         blocks = values.reshape(rows, factors.shape[1], -1) * factors[..., None]
         return blocks.reshape(rows, -1) * self._global()
 
+    def _global_name(self) -> str:
+        """The tensor of NVFP4's global scale, which must be there; empty where there is none."""
+        if not self.is_fp4() or self.has_exponents():
+            return ""
+        part = GLOBALS[self._part()]
+        if f"{self.name}.{part}" not in self.source:
+            raise unread(self.scales, f"{self.source.dtype(self.scales)} without {part}")
+        return f"{self.name}.{part}"
+
     def _global(self) -> torch.Tensor:
-        for name, divides in (("weight_scale_2", False), ("weight_global_scale", True)):
-            whole = f"{self.name}.{name}"
-            if whole in self.source:
-                scale = self.source.tensor(whole).float().reshape(())
-                return 1 / scale if divides else scale
-        return torch.tensor(1.0)
+        name = self._global_name()
+        if not name:
+            return torch.tensor(1.0)
+        scale = self.source.tensor(name).float().reshape(())
+        return 1 / scale if self._part() in DIVIDING else scale
+
+    def _part(self) -> str:
+        return self.codes.rpartition(".")[2]
 
     def _bytes(self) -> torch.Tensor:
         values = self.source.tensor(self.codes).float()
@@ -111,27 +162,48 @@ class QuantizedLinear:
         if factors.numel() == 1:
             return values * factors.reshape(())
         rows, columns = values.shape
-        if factors.ndim == 1:
-            factors = factors[:, None]
-        if factors.ndim == 4:  # ModelOpt keeps the blocks' own axes
-            factors = factors[:, 0, :, 0]
-        down, across = self._block(rows, factors.shape[0]), self._block(columns, factors.shape[1])
-        spread = factors.repeat_interleave(down, 0)[:rows].repeat_interleave(across, 1)
-        return values * spread[:, :columns]
+        down, across = self._block()
+        spread = factors.reshape(self._grid()).repeat_interleave(down, 0)[:rows]
+        return values * spread.repeat_interleave(across, 1)[:, :columns]
 
-    def _block(self, size: int, count: int) -> int:
-        """How many of `size` numbers share one of `count` scales."""
-        if count == 1:
-            return size
+    def _grid(self) -> tuple[int, int]:
+        """How many scales of bytes lie down the rows, and how many across the columns."""
+        rows = self.source.shape(self.codes)[0]
+        shape = self.source.shape(self.scales)
+        if math.prod(shape) == 1:
+            return 1, 1
+        if shape == (rows,):
+            return rows, 1
+        if len(shape) == 4 and shape[1] == shape[3] == 1:  # ModelOpt keeps the blocks' own axes
+            return shape[0], shape[2]
+        if len(shape) == 2:
+            return shape[0], shape[1]
+        raise self._unknown_blocks()
+
+    def _block(self) -> tuple[int, int]:
+        """How many rows and columns of bytes share a scale."""
+        rows, columns = self.source.shape(self.codes)
+        grid = self._grid()
+        if grid in ((1, 1), (rows, 1), (1, columns)):
+            return rows // grid[0], columns // grid[1]
+        return self._side(rows, grid[0]), self._side(columns, grid[1])
+
+    def _side(self, size: int, count: int) -> int:
+        """How many of `size` numbers share one of `count` scales of blocks."""
         for block in (*_sizes(self.source.document("config.json")), 128, 32, 1):
             if -(-size // block) == count:
-                return block
-        raise UnsupportedError(
+                return min(block, size)
+        raise self._unknown_blocks()
+
+    def _unknown_blocks(self, expected: str = "") -> UnsupportedError:
+        shapes = (list(self.source.shape(name)) for name in (self.scales, self.codes))
+        return UnsupportedError(
             "how a weight's blocks lie is not known",
             id="transformers.scale",
             tensor=self.scales,
-            expected="a scale for the tensor, a row, or a block of 128 or of weight_block_size",
-            found=f"{count} scales for {size}",
+            expected=expected
+            or "a scale for the tensor, a row, or a block of 128 or of weight_block_size",
+            found="scales {} for {}".format(*shapes),
         )
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -171,10 +243,15 @@ def find_linears(source: Source, expert_prefixes: list[str]) -> list[QuantizedLi
         for name in names
         if (scales := _scales_of(source, name))
     ]
+    codes = {linear.name: linear.codes for linear in linears}
     for name in names:
-        if name.endswith((".weight", "weight_packed", "qweight")) and not _is_plain(source, name):
-            if not any(linear.codes == name for linear in linears):
-                raise _unread(name, source.dtype(name))
+        if not name.endswith((".weight", "weight_packed", "qweight")):
+            continue
+        own = codes.get(name.rpartition(".")[0])
+        if own is None and not _is_plain(source, name):
+            raise unread(name, source.dtype(name))
+        if own is not None and own != name:
+            raise unread(name, f"{source.dtype(name)} beside {own}")
     return linears
 
 
@@ -182,56 +259,8 @@ def _is_plain(source: Source, name: str) -> bool:
     return source.dtype(name) in (*FLOATS, "F64")
 
 
-def check_transforms(stored: dict[str, Any] | None) -> None:
-    """Refuse a compressed-tensors configuration that rotates activations when the model runs."""
-    transforms = (stored or {}).get("transform_config")
-    groups = transforms.get("config_groups") if isinstance(transforms, dict) else None
-    for group in groups.values() if isinstance(groups, dict) else ():
-        for one in (group.get("apply") or ()) if isinstance(group, dict) else ():
-            location = one.get("location") if isinstance(one, dict) else None
-            if location not in FOLDED:
-                raise UnsupportedError(
-                    "modules outside the experts are behind a transform when the model runs",
-                    id="transformers.scale",
-                    expected="transforms that are folded into the weights",
-                    found=f"transform_config with location {location!r}",
-                    remedy="take a checkpoint without such transforms",
-                )
-
-
-def check_quark(stored: dict[str, Any] | None, linears: list[QuantizedLinear]) -> None:
-    """Refuse FP4 modules whose block scales Quark wrote in another format than they are read in."""
-    if not stored or stored.get("quant_method") != "quark":
-        return
-    for linear in linears:
-        blocks = _quark_blocks(stored, linear.name)
-        if not linear.is_fp4() or blocks is None:
-            continue
-        is_mx = linear.source.dtype(linear.scales) in EXPONENTS
-        written = str(blocks.get("scale_format") or "")
-        numbers = str(blocks.get("scale_type") or "float")
-        formats = ("", "e8m0") if is_mx else ("", "float32", "e4m3")
-        if written not in formats or not (numbers == "float" or numbers.startswith("float32")):
-            found = f"scale_format {written!r}, scale_type {numbers!r}"
-            raise _unread(linear.scales, found)
-
-
-def _quark_blocks(stored: dict[str, Any], module: str) -> dict[str, Any] | None:
-    """How Quark's configuration says a module's blocks are quantized; None where it does not."""
-    layers = stored.get("layer_quant_config") or {}
-    schemes = [scheme for pattern, scheme in layers.items() if _is_named(pattern, module)]
-    weight = ((*schemes, stored.get("global_quant_config"))[0] or {}).get("weight")
-    first = weight[0] if isinstance(weight, list) and weight else weight
-    return first if isinstance(first, dict) else None
-
-
-def _is_named(pattern: str, module: str) -> bool:
-    if pattern.startswith("re:"):
-        return re.match(pattern[3:], module) is not None
-    return fnmatch.fnmatchcase(module, pattern)
-
-
-def _unread(name: str, found: str) -> UnsupportedError:
+def unread(name: str, found: str) -> UnsupportedError:
+    """A tensor, or what a configuration says of it, that is dequantized nowhere."""
     return UnsupportedError(
         "a quantized tensor outside the experts is of no kind that is dequantized here",
         id="transformers.scale",
@@ -268,7 +297,7 @@ def check_scales(
     source: Source, linears: list[QuantizedLinear], expert_prefixes: list[str], names: Names
 ) -> None:
     """Refuse scales and other parts that no code applies: numbers would differ from the writer's."""
-    taken = {name for linear in linears for name in linear.tensors()}
+    taken = {name for linear in linears for name in linear.applied()}
     inside = tuple(expert_prefixes)
     for name in source.names():
         part = name.rpartition(".")[2]
@@ -277,11 +306,11 @@ def check_scales(
             continue
         if part in ACTIVATIONS or name in taken or name.startswith(inside) or names.has(name):
             continue
-        raise _unread(name, f"{source.dtype(name)}, which nothing applies")
+        raise unread(name, f"{source.dtype(name)}, which nothing applies")
 
 
-def take_weight(model: nn.Module, linear: QuantizedLinear, names: Names) -> tuple[str, nn.Linear]:
-    """The module in the model and its name, without a weight until it is dequantized."""
+def module_of(model: nn.Module, linear: QuantizedLinear, names: Names) -> tuple[str, nn.Linear]:
+    """The name of the module in the model, and the module."""
     name = names(f"{linear.name}.weight").removesuffix(".weight")
     module = dict(model.named_modules()).get(name)
     if not isinstance(module, nn.Linear):
@@ -292,9 +321,13 @@ def take_weight(model: nn.Module, linear: QuantizedLinear, names: Names) -> tupl
             expected="a module of type Linear",
             found="none" if module is None else type(module).__name__,
         )
+    return name, module
+
+
+def take_weight(module: nn.Linear) -> None:
+    """Leave a module without a weight until it is dequantized."""
     module.register_parameter("weight", None)
     module._is_hf_initialized = True  # type: ignore[assignment]
-    return name, module
 
 
 def ignored_keys(names: Iterable[str]) -> set[str]:

@@ -17,7 +17,7 @@ import fp4moe
 from fp4moe import errors
 from fp4moe.errors import UnsupportedError, UsageError
 from fp4moe.quantize import quantize
-from fp4moe.transformers.activation import check_activation
+from fp4moe.transformers.activation import check_activation, configured_limit
 from fp4moe.transformers.config import Fp4MoeConfig
 from fp4moe.transformers.experts import Fp4MoeExperts
 from fp4moe.transformers.quantizer import Fp4MoeQuantizer, experts_modules, opener
@@ -62,7 +62,7 @@ def quantize_experts(model: Any, format: str = "mxfp4", **options: Any) -> Any:
         facts = opened.info()["layers"][0]
         if "error" in facts:
             raise errors.from_json(facts["error"])
-        check_activation(module, str(facts["activation"]), config.get("swiglu_limit"), name)
+        check_activation(module, str(facts["activation"]), configured_limit(config), name)
         experts = Fp4MoeExperts(facts, functools.partial(dict, tensors))
         experts.attach(opener(opened, 0, request))
         model.set_submodule(name, experts)

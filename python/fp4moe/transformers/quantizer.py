@@ -13,17 +13,17 @@ from transformers.quantizers.base import HfQuantizer
 
 from fp4moe import Model, errors
 from fp4moe.errors import InvalidInputError, UnsupportedError
-from fp4moe.transformers.activation import check_activation
+from fp4moe.transformers.activation import check_activation, configured_limit
+from fp4moe.transformers.claims import check_modelopt, check_quark, check_transforms
 from fp4moe.transformers.config import METHOD, Fp4MoeConfig
 from fp4moe.transformers.experts import Fp4MoeExperts, Open
 from fp4moe.transformers.linear import (
     Names,
     QuantizedLinear,
-    check_quark,
     check_scales,
-    check_transforms,
     find_linears,
     ignored_keys,
+    module_of,
     take_weight,
 )
 from fp4moe.transformers.source import Source
@@ -106,15 +106,26 @@ class Fp4MoeQuantizer(HfQuantizer):
         if any(experts_modules(model)) and model.config._experts_implementation == METHOD:
             # What is left in full precision runs as it would without being asked for.
             model.set_experts_implementation(model.get_correct_experts_implementation(None))
-        check_transforms(self.quantization_config.stored)
-        inside = [_prefix(layer) for layer in self._layers()]
-        linears = find_linears(self.source, inside)
-        check_quark(self.quantization_config.stored, linears)
-        check_scales(self.source, linears, inside, names)
-        self._linears = [(linear, *take_weight(model, linear, names)) for linear in linears]
+        self._take_linears(model, names)
         taken = {name for linear, own, _ in self._linears for name in (linear.name, own)}
         model._keys_to_ignore_on_load_unexpected = ignored | ignored_keys(taken)
         return model
+
+    def _take_linears(self, model: Any, names: Names) -> None:
+        """Quantized modules outside the experts, once all of theirs is known to be applied."""
+        assert self.source is not None
+        stored = self.quantization_config.stored
+        check_transforms(stored)
+        inside = [_prefix(layer) for layer in self._layers()]
+        linears = find_linears(self.source, inside)
+        check_scales(self.source, linears, inside, names)
+        self._linears = [(linear, *module_of(model, linear, names)) for linear in linears]
+        check_quark(stored, self._linears)
+        beside = self.source.document("hf_quant_config.json").get("quantization")
+        check_modelopt((stored, beside), self._linears)
+        for linear, _, module in self._linears:
+            linear.check(module)
+            take_weight(module)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         assert self.source is not None
@@ -187,7 +198,7 @@ class Fp4MoeQuantizer(HfQuantizer):
                 expected="experts without a norm",
                 found=type(module).__name__,
             )
-        limit = self.source.document("config.json").get("swiglu_limit")
+        limit = configured_limit(self.source.document("config.json"))
         check_activation(module, str(layer["activation"]), limit, name)
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Any], dict[str, str]]:

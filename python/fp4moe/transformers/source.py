@@ -126,6 +126,10 @@ class Source:
         """The type's name in the file; empty when there is no such tensor."""
         return self._places[name].dtype if name in self._places else ""
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape in the file, which counts FP4 numbers and not bytes where the type is F4."""
+        return self._places[name].shape
+
     def __contains__(self, name: str) -> bool:
         return name in self._places
 

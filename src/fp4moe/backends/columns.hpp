@@ -68,12 +68,12 @@ inline constexpr Keys kAnyKey{ActivationKey::none,
                               ActivationKey::fp8_token,
                               ActivationKey::nvfp4_token};
 
-// Limits of kernels that route by themselves, and of those that FlashInfer's exchanges upset.
+// Limits of monolithic kernels, and of kernels that do not work with FlashInfer's exchanges.
 inline constexpr Limits kMonolithicLimits{ParallelLimit::no_all2all, ParallelLimit::no_eplb,
                                           ParallelLimit::no_data_parallel};
 inline constexpr Limits kNoFlashinferExchange{ParallelLimit::no_flashinfer_two_sided,
                                               ParallelLimit::no_flashinfer_one_sided};
-// And of those that DeepEP's high-throughput exchange upsets, too.
+// And of those that do not work with DeepEP's high-throughput exchange either.
 inline constexpr Limits kNoFlashinferNoDeepepHt{ParallelLimit::no_flashinfer_two_sided,
                                                 ParallelLimit::no_flashinfer_one_sided,
                                                 ParallelLimit::no_deepep_high_throughput};

@@ -33,6 +33,12 @@ constexpr ExpertsClass own_monolithic(std::string_view name, std::span<const Dev
   return result;
 }
 
+// A kernel whose plan follows from the number of tokens: last bits depend on the batch.
+constexpr ExpertsClass not_batch_invariant(ExpertsClass kernel) {
+  kernel.batch_invariant = false;
+  return kernel;
+}
+
 constexpr Backend own_backend(std::string_view name, std::string_view family, WeightFormat format,
                               std::span<const ExpertsClass* const> experts,
                               std::span<const Rounding> rounding, std::string_view layout) {

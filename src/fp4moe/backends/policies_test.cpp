@@ -401,6 +401,16 @@ TEST(Policies, AMalformedVariableStopsTheReferenceWhereItReadsIt) {
   EXPECT_EQ(select(april(), Mode::compat, request).outcome, Outcome::selected);
 }
 
+TEST(Policies, OfOurKernelsThoseForCpusAloneAreBatchInvariant) {
+  const Policy& native = policy("native", oracle::WeightFormat::mxfp4);
+  for (const std::string_view name : {"h100", "a100"}) {
+    Request request = gpt_oss_on(name);
+    EXPECT_NE(select(native, Mode::strict, request).backend->name, "CPU") << name;
+    request.environment.set(Variable::batch_invariant, "1");
+    EXPECT_EQ(select(native, Mode::strict, request).backend->name, "CPU") << name;
+  }
+}
+
 TEST(Policies, AMalformedVariableThatAKernelReadsStopsTheReferenceAtThatKernel) {
   Request request = gpt_oss_on("h100");
   request.environment.set(Variable::batch_invariant, "");

@@ -92,7 +92,7 @@ TEST(Vllm033Rules, B12xIn16BitsByVariableIsAFallbackOfWhatWasAskedFor) {
       result.warned[0].ends_with("Falling back to 'B12X_MXFP4_BF16' with BF16 activations."));
 }
 
-TEST(Vllm033Rules, CutlassInMxfp4NeedsBlackwellOfDataCentresOrThorAndNoUpsettingExchange) {
+TEST(Vllm033Rules, CutlassInMxfp4NeedsBlackwellOfDataCentersOrThorAndNoUpsettingExchange) {
   const auto refused = [](std::string_view part, std::string_view all2all) {
     Request request = on(part, gpt_oss());
     if (!all2all.empty()) request.layer.parallel = expert_parallel(all2all);

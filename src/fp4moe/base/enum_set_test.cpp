@@ -5,27 +5,27 @@
 namespace fp4moe {
 namespace enum_set_test {
 
-enum class Colour : std::uint8_t { red, green, last = 63 };
+enum class Color : std::uint8_t { red, green, last = 63 };
 
-static_assert(EnumSet<Colour>{Colour::red}.contains(Colour::red));
+static_assert(EnumSet<Color>{Color::red}.contains(Color::red));
 
 TEST(EnumSet, InsertsAndErases) {
-  EnumSet<Colour> set;
+  EnumSet<Color> set;
   EXPECT_TRUE(set.empty());
-  set.insert(Colour::last);
-  set.insert(Colour::red);
-  EXPECT_TRUE(set.contains(Colour::last));
-  EXPECT_FALSE(set.contains(Colour::green));
-  set.erase(Colour::last);
-  set.erase(Colour::green);
-  EXPECT_EQ(set, EnumSet<Colour>{Colour::red});
+  set.insert(Color::last);
+  set.insert(Color::red);
+  EXPECT_TRUE(set.contains(Color::last));
+  EXPECT_FALSE(set.contains(Color::green));
+  set.erase(Color::last);
+  set.erase(Color::green);
+  EXPECT_EQ(set, EnumSet<Color>{Color::red});
 }
 
 TEST(EnumSet, KnowsItsSubsets) {
-  const EnumSet<Colour> both{Colour::red, Colour::last};
-  EXPECT_TRUE(both.contains_all({Colour::last}));
+  const EnumSet<Color> both{Color::red, Color::last};
+  EXPECT_TRUE(both.contains_all({Color::last}));
   EXPECT_TRUE(both.contains_all({}));
-  EXPECT_FALSE(both.contains_all({Colour::red, Colour::green}));
+  EXPECT_FALSE(both.contains_all({Color::red, Color::green}));
 }
 
 }  // namespace enum_set_test

@@ -419,7 +419,7 @@ class StrictBuilder final : public JsonEvents {
 
 Result<std::string> read_regular_file(int fd, std::size_t max_bytes) {
   struct stat status {};
-  if (fstat(fd, &status) != 0) return system_error("json.read", "cannot look at", errno);
+  if (fstat(fd, &status) != 0) return system_error("json.read", "cannot stat", errno);
   if (!S_ISREG(status.st_mode))
     return invalid("file.not_regular", "cannot be read as JSON")
         .expects("a regular file",

@@ -13,8 +13,8 @@
 
 namespace fp4moe {
 
-// Meant for whoever runs a command; the library itself never installs handlers. The last guard to
-// go puts back what the host had. A bus error elsewhere is the host's.
+// For programs that run commands; the library itself never installs handlers. The last guard
+// restores the host's handler. A bus error elsewhere is the host's.
 class MappingGuard {
  public:
   MappingGuard();
@@ -23,7 +23,7 @@ class MappingGuard {
   ~MappingGuard();
 };
 
-// Memory that a file is mapped to, as long as it is mapped. Without a guard nothing comes of it.
+// A watched mapping of a file. Without a guard it has no effect.
 class WatchedMapping {
  public:
   WatchedMapping() = default;

@@ -23,7 +23,7 @@ std::string wrapped(std::string_view text, std::size_t columns, std::size_t inde
 // True if two words differ only in case, '-' and '_'.
 bool is_same_word(std::string_view a, std::string_view b);
 
-// The candidate that was meant: the one spelt alike (text.hpp: nearest), or the one that has all
+// The candidate that was meant: the one spelled alike (text.hpp: nearest), or the one that has all
 // parts of the word ("gpt-oss" in "gpt-oss-20b"), or whose parts the word has all
 // ("openai/gpt-oss-20b"). Empty where there is none.
 std::string_view meant(std::string_view word, std::span<const std::string_view> candidates);

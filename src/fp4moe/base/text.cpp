@@ -33,7 +33,7 @@ std::string spelling(std::string_view word) {
   return result;
 }
 
-// Letters to insert, drop, replace, or swap with their neighbour, to make one word of the other.
+// Letters to insert, drop, replace, or swap with their neighbor, to make one word of the other.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   std::iota(last.begin(), last.end(), std::size_t{0});

@@ -21,7 +21,7 @@ std::string human_bytes(std::uint64_t bytes);
 std::string join(std::span<const std::string> parts, std::string_view separator);
 std::vector<std::string_view> split(std::string_view whole, char separator);
 
-// The candidate that is spelt most like `word` (the first of equals), or empty when none is near
+// The candidate that is spelled most like `word` (the first of equals), or empty when none is near
 // enough to be what was meant: `max_edits` letters may differ, a third of the word unless
 // told otherwise. Case does not count, nor does '-' for '_'.
 std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates,

@@ -75,7 +75,7 @@ TEST(Nearest, FindsTheWordThatWasMeant) {
   EXPECT_EQ(nearest("RTX-5090", kWords), "rtx5090");
 }
 
-TEST(Nearest, CountsASwapOfNeighboursOnce) {
+TEST(Nearest, CountsASwapOfNeighborsOnce) {
   constexpr std::array<std::string_view, 1> kWords{"abc"};
   EXPECT_EQ(nearest("acb", kWords), "abc");
   EXPECT_EQ(nearest("cab", kWords), "");  // two steps, and one letter in three may differ

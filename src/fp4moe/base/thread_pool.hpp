@@ -6,12 +6,11 @@
 //   state   generation << 32 | open << 31 | workers inside
 //
 // Workers look for the next job for a few microseconds, then sleep. Items are handed out in order,
-// a few at a time; which thread does one never changes its result. Long lists of neighbours (memory
+// a few at a time; which thread does one never changes its result. Long lists of neighbors (memory
 // that is read from end to end) are handed out in stretches that become shorter towards the end. A
 // run inside a run, or while another thread's is under way, is done by its caller alone.
 //
-// A pool may have no threads of its own and borrow those of a team: two sets of threads that look
-// for work beside each other take CPUs from each other.
+// A pool may borrow the threads of a team: two sets of spinning threads compete for the same CPUs.
 #pragma once
 #include <algorithm>
 #include <atomic>

@@ -19,6 +19,7 @@
 #include "fp4moe/kernels/cpu/ceiling_list.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/tensor/buffer.hpp"
+#include "fp4moe/tensor/files/folder_tree.hpp"
 #include "fp4moe/tensor/files/mapped_file.hpp"
 
 namespace fp4moe::bench {
@@ -46,8 +47,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
+    if (!path_.empty()) tensor::remove_folder(path_);
   }
   std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
 
@@ -224,8 +224,7 @@ Job to_file_job(const Checkpoint& source, Dialect target, const Scratch& scratch
             const std::string out = scratch.file("converted");
             const auto done = checkpoint::transcode(source, target, out, {.threads = threads});
             if (!done) return done.why();
-            std::error_code ignored;
-            fs::remove_all(out, ignored);
+            tensor::remove_folder(out);
             return Done{};
           }};
 }
@@ -351,8 +350,7 @@ Result<std::vector<FileResult>> bench_files(const FilesOptions& options) {
     const auto path = make_source(row.dialect, row.format, *scratch, options);
     if (!path) return path.why();
     if (const auto done = bench_source(*path, *scratch, options, results); !done) return done.why();
-    std::error_code ignored;
-    fs::remove_all(*path, ignored);
+    tensor::remove_folder(*path);
   }
   return results;
 }

@@ -217,6 +217,8 @@ Json to_json(const LayerResult& result) {
                {"floor_us", rounded(result.floor_us)},
                {"ratio_to_floor", rounded(result.ratio_to_floor())},
                {"rel_error", result.rel_error}};
+  if (result.rel_error_unquantized)
+    created["rel_error_unquantized"] = *result.rel_error_unquantized;
   if (!result.path.empty()) {
     created["activations"] = result.activations;
     created["path"] = result.path;
@@ -238,9 +240,19 @@ Json to_json(const GpuFacts& gpu) {
       {"multiprocessors", gpu.multiprocessors},
       {"clock_mhz", gpu.clock_khz / 1000},
       {"warm_up_s", gpu.warm_up},
-      {"is_sustained", gpu.warm_up >= kSustainedWarmUp},
+      {"seconds", rounded(gpu.seconds)},
+      {"is_sustained", gpu.is_sustained()},
       {"memory_bytes", gpu.memory_bytes},
       {"l2_bytes", gpu.l2_bytes}};
+}
+
+std::string sustained_text(const GpuFacts& gpu) {
+  const std::string times =
+      fmt::format("after {:.3g} s of work, {:.3g} s measured", gpu.warm_up, gpu.seconds);
+  if (gpu.is_sustained()) return fmt::format("sustained: {}", times);
+  return fmt::format(
+      "burst: {}, clocks may be higher than in use (sustained: from {:g} and {:g} s)", times,
+      kSustainedWarmUp, kSustainedSeconds);
 }
 
 }  // namespace fp4moe::bench

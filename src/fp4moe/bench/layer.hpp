@@ -42,7 +42,10 @@ struct LayerResult {
   Timing timing{};            // work: bytes of active experts
   double operations = 0;      // of a call; a multiply-add counts 2
   double floor_us = 0;
-  double rel_error = 0;  // root mean square of a few tokens, against float64
+  // Root mean square of a few tokens, against float64 of the same quantized activations; where they
+  // are quantized, also against float64 of the activations as they came.
+  double rel_error = 0;
+  std::optional<double> rel_error_unquantized{};
   // Engine cuda, with NVML: at the end of the measurement, and energy if it was measured alone.
   std::optional<GpuState> gpu_state{};
   std::optional<double> joules_per_token{};
@@ -51,13 +54,17 @@ struct LayerResult {
   double ratio_to_floor() const { return timing.us_median / floor_us; }
 };
 
-inline constexpr double kSustainedWarmUp = 10;
+// A report is sustained after so many seconds of work, with so many of measurement; else a burst.
+inline constexpr double kSustainedWarmUp = 10, kSustainedSeconds = 4;
 // The device that engine cuda was measured on.
 struct GpuFacts {
   std::string name{};
   int driver_version = 0, multiprocessors = 0, clock_khz = 0;
-  double warm_up = 0;  // seconds; below kSustainedWarmUp a measurement is a burst
+  // Seconds of work before the measurement, and of the measurement: replays of all numbers of tokens.
+  double warm_up = 0, seconds = 0;
   std::uint64_t memory_bytes = 0, l2_bytes = 0;
+
+  bool is_sustained() const { return warm_up >= kSustainedWarmUp && seconds >= kSustainedSeconds; }
 };
 
 struct LayerReport {
@@ -73,5 +80,7 @@ Result<LayerReport> bench_layer(const LayerBenchOptions& options);
 
 Json to_json(const LayerResult& result);
 Json to_json(const GpuFacts& gpu);
+// "sustained: after 10 s of work, 4 s measured", or why it is a burst.
+std::string sustained_text(const GpuFacts& gpu);
 
 }  // namespace fp4moe::bench

@@ -92,7 +92,8 @@ struct DeviceSetup {
   OwnStream stream;
   OwnEvent begin, end;
   GpuMonitor monitor;
-  double warm_up = 0;  // seconds of work that are still due
+  double warm_up = 0;   // seconds of work that are still due
+  double measured = 0;  // seconds of measurement so far
   std::vector<DeviceContender> contenders{};
 };
 
@@ -159,15 +160,29 @@ Result<std::uint64_t> rotation(const LayerBenchOptions& options, const LayerMode
 
 std::size_t rounds_for(std::uint64_t tokens) { return tokens <= 64 ? 4 : tokens <= 512 ? 2 : 1; }
 
-// The first layer and routing against the reference.
-Result<double> check_error(const DeviceSetup& setup, const DeviceContender& contender,
-                           const DeviceTokens& tokens, const Workspace& space) {
+struct DeviceErrors {
+  double rel = 0;
+  std::optional<double> unquantized{};  // where activations are quantized
+};
+
+// The first layer and routing against the reference, with activations quantized as here and, once for
+// all contenders, as they came.
+Result<DeviceErrors> check_error(const DeviceSetup& setup, const DeviceContender& contender,
+                                 const DeviceTokens& tokens, const Workspace& space,
+                                 std::vector<double>& unquantized) {
   const auto numerics = moe::require_numerics("exact");
   if (!numerics) return numerics.why();
   moe::ExpertsProblem problem = contender.problem;
   problem.numerics = **numerics;
   const auto exact = exact_outputs(setup.model, problem, tokens.set, setup.pool);
   if (!exact) return exact.why();
+  const bool is_quantized = contender.activations->key != ActivationKey::none;
+  if (is_quantized && unquantized.empty()) {
+    auto outputs =
+        exact_outputs(setup.model, setup.model.problem(**numerics), tokens.set, setup.pool);
+    if (!outputs) return outputs.why();
+    unquantized = std::move(*outputs);
+  }
   const Device& device = *setup.device;
   const DeviceCall call = call_of(setup, tokens, 0);
   if (const auto done =
@@ -187,7 +202,9 @@ Result<double> check_error(const DeviceSetup& setup, const DeviceContender& cont
       moe::dense_rows(std::span<const std::uint16_t>(found), DType::bf16, count, tokens.set.hidden);
   for (std::uint64_t r = 0; r < count; ++r)
     moe::read_row(rows, r, std::span(values).subspan(r * rows.columns, rows.columns));
-  return relative_error(*exact, values);
+  DeviceErrors result{.rel = relative_error(*exact, values)};
+  if (is_quantized) result.unquantized = relative_error(unquantized, values);
+  return result;
 }
 
 // Every routing once, layers in rotation.
@@ -266,14 +283,16 @@ Result<std::vector<LayerResult>> measure_on_device(DeviceSetup& setup, const Tok
   if (!tokens) return tokens.why();
   std::vector<LayerResult> results;
   std::vector<Workspace> spaces;
+  std::vector<double> unquantized;
   for (DeviceContender& contender : setup.contenders) {
     Result<Workspace> space =
         contender.layers.front().reserve({.tokens = set.tokens, .top_k = setup.router.top_k()});
     if (!space) return space.why();
-    const auto wrong = check_error(setup, contender, *tokens, *space);
-    if (!wrong) return wrong.why();
+    const auto errors = check_error(setup, contender, *tokens, *space, unquantized);
+    if (!errors) return errors.why();
     results.push_back(describe_result(setup, contender, set));
-    results.back().rel_error = *wrong;
+    results.back().rel_error = errors->rel;
+    results.back().rel_error_unquantized = errors->unquantized;
     Result<OwnGraph> graph = capture(setup, contender, *tokens, *space);
     if (!graph) return graph.why();
     contender.graph = std::move(*graph);
@@ -293,6 +312,7 @@ Result<std::vector<LayerResult>> measure_on_device(DeviceSetup& setup, const Tok
     }
     if (round >= kMinReplays && Clock::now() - start > budget) break;
   }
+  setup.measured += Seconds(Clock::now() - start).count();
   const std::optional<GpuState> state = setup.monitor.state();
   const std::optional<double> joules = setup.monitor.joules();
   if (results.size() == 1 && joules_before && joules)
@@ -369,13 +389,7 @@ Result<LayerReport> bench_layer_cuda(const LayerBenchOptions& options) {
                     .warm_up = options.warm_up};
 
   const kernels::cuda::DeviceFacts& facts = (*device)->facts();
-  LayerReport report{.gpu = GpuFacts{.name = facts.name,
-                                     .driver_version = facts.driver_version,
-                                     .multiprocessors = facts.multiprocessors,
-                                     .clock_khz = facts.clock_khz,
-                                     .warm_up = options.warm_up,
-                                     .memory_bytes = facts.memory_bytes,
-                                     .l2_bytes = facts.l2_bytes}};
+  LayerReport report;
   Result<Ceilings> ceilings = device_ceilings(**device);
   if (!ceilings) return ceilings.why();
   report.ceilings = std::move(*ceilings);
@@ -398,6 +412,14 @@ Result<LayerReport> bench_layer_cuda(const LayerBenchOptions& options) {
     if (!results) return results.why();
     std::ranges::move(*results, std::back_inserter(report.results));
   }
+  report.gpu = GpuFacts{.name = facts.name,
+                        .driver_version = facts.driver_version,
+                        .multiprocessors = facts.multiprocessors,
+                        .clock_khz = facts.clock_khz,
+                        .warm_up = options.warm_up,
+                        .seconds = setup.measured,
+                        .memory_bytes = facts.memory_bytes,
+                        .l2_bytes = facts.l2_bytes};
   for (LayerResult& result : report.results)
     result.floor_us = std::max(result.timing.work / report.ceilings.read_gb_per_s / 1e3,
                                result.operations / report.ceilings.bf16_gflop_per_s / 1e3);

@@ -77,8 +77,9 @@ Result<Done> LayerModel::read_table(const LayerModelOptions& options) {
   config.top_k = std::min((*row)->top_k, model.shape.experts);
   use_groups(**row, config);
   const auto nothing = [](std::string_view) -> std::optional<tensor::TensorView> { return {}; };
+  const auto no_names = [](std::string_view) { return std::vector<std::string>(); };
   Result<runtime::LayerFacts> facts =
-      runtime::layer_facts(config, model.shape, "model.layers.0.", model.rule, nothing);
+      runtime::layer_facts(config, model.shape, "model.layers.0.", model.rule, nothing, no_names);
   if (!facts) return facts.why();
   facts_ = std::move(*facts);
   return Done{};

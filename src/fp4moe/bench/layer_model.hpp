@@ -63,7 +63,7 @@ class LayerModel {
   std::uint64_t expert_weights() const;
   double expert_bytes() const;
 
-  // From router logits to output, for each layer. Lives no longer than this.
+  // From router logits to output, for each layer. Valid as long as this object.
   struct Callable {
     std::string engine{}, kernel{};
     std::vector<moe::MonolithicKernel> layers{};

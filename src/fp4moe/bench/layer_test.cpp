@@ -5,6 +5,7 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <memory>
 #include <regex>
 #include <set>
 #include <string>
@@ -13,6 +14,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "fp4moe/bench/layer_exact.hpp"
 #include "fp4moe/bench/layer_tokens.hpp"
 #include "fp4moe/bench/plot.hpp"
 #include "fp4moe/checkpoint/synth/synth.hpp"
@@ -161,8 +163,60 @@ TEST(BenchLayer, ADeviceIsMeasuredByItself) {
   for (const LayerResult& result : report->results) {
     EXPECT_EQ(result.engine, "cuda");
     EXPECT_LT(result.rel_error, 2e-2);
+    EXPECT_GT(result.rel_error_unquantized, result.rel_error);
     EXPECT_GT(result.floor_us, 0);
   }
+}
+
+TEST(BenchLayer, ADeviceIsSustainedAfterWorkAndALongMeasurement) {
+  const auto is_sustained = [](double warm_up, double seconds) {
+    const GpuFacts gpu{.warm_up = warm_up, .seconds = seconds};
+    const Json json = to_json(gpu);
+    EXPECT_EQ(json["warm_up_s"], warm_up);
+    EXPECT_EQ(json["seconds"], seconds);
+    EXPECT_EQ(json["is_sustained"], gpu.is_sustained());
+    EXPECT_EQ(sustained_text(gpu).starts_with("sustained: "), gpu.is_sustained());
+    EXPECT_EQ(sustained_text(gpu).starts_with("burst: "), !gpu.is_sustained());
+    return gpu.is_sustained();
+  };
+  EXPECT_TRUE(is_sustained(kSustainedWarmUp, kSustainedSeconds));
+  EXPECT_TRUE(is_sustained(60, 8.25));
+  EXPECT_FALSE(is_sustained(8, 60));
+  EXPECT_FALSE(is_sustained(10, 0.5));
+  EXPECT_FALSE(is_sustained(0, 0.5));
+  EXPECT_EQ(sustained_text({.warm_up = 10, .seconds = 4.125}),
+            "sustained: after 10 s of work, 4.12 s measured");
+  EXPECT_EQ(
+      sustained_text({.warm_up = 10, .seconds = 0.5}),
+      "burst: after 10 s of work, 0.5 s measured, clocks may be higher than in use (sustained: "
+      "from 10 and 4 s)");
+}
+
+TEST(BenchLayer, TheErrorAgainstUnquantizedActivationsStandsBesideTheOther) {
+  LayerResult result{.timing = {.us_median = 1}, .floor_us = 1, .rel_error = 3e-3};
+  EXPECT_FALSE(to_json(result).contains("rel_error_unquantized"));
+  result.rel_error_unquantized = 2.5e-2;
+  EXPECT_EQ(to_json(result)["rel_error_unquantized"], 2.5e-2);
+  EXPECT_EQ(to_json(result)["rel_error"], 3e-3);
+}
+
+TEST(BenchLayer, QuantizedActivationsHaveExactOutputsOfTheirOwn) {
+  const auto model = LayerModel::open(tiny("gpt-oss-20b").model);
+  ASSERT_TRUE(model) << text(model.why());
+  const auto pool = std::make_shared<ThreadPool>(2);
+  const auto tokens =
+      make_tokens(model->router(), {.tokens = 2, .hidden = 96, .routings = 1}, *pool);
+  ASSERT_TRUE(tokens) << text(tokens.why());
+  moe::ExpertsProblem problem = model->problem(**moe::require_numerics("exact"));
+  const auto exact = exact_outputs(*model, problem, *tokens, pool);
+  ASSERT_TRUE(exact) << text(exact.why());
+  problem.quantizes = moe::ActivationKey::fp8_token;
+  const auto quantized = exact_outputs(*model, problem, *tokens, pool);
+  ASSERT_TRUE(quantized) << text(quantized.why());
+  const double error =
+      relative_error(*exact, std::vector<float>(quantized->begin(), quantized->end()));
+  EXPECT_GT(error, 1e-3);
+  EXPECT_LT(error, 1e-1);
 }
 
 TEST(BenchLayer, KeepsAsManyLayersAsCachesNeedAndMemoryHolds) {
@@ -191,7 +245,7 @@ TEST(BenchLayer, WeightsAreThoseOfNormalDataAndDifferFromExpertToExpert) {
         for (const std::byte scale : view.up.scales.row(row)) ++scales[static_cast<int>(scale)];
     }
   EXPECT_GT(places.size(), 40u);
-  // Deviation 1/16, largest of 32 about 2.2 of it: two neighbouring scales hold nearly all blocks.
+  // Deviation 1/16, largest of 32 about 2.2 of it: two neighboring scales hold nearly all blocks.
   int all = 0, most = 0, second = 0;
   for (const auto& [scale, count] : scales) {
     all += count;

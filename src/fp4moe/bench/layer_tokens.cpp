@@ -15,9 +15,9 @@ namespace {
 
 using moe::routing::Router;
 
-// Added to logits of favoured experts; small enough that a sigmoid still tells them apart.
+// Added to logits of favored experts; small enough that a sigmoid still tells them apart.
 constexpr float kLift = 6.0f;
-constexpr std::uint64_t kFavoured = 8;  // one expert in so many
+constexpr std::uint64_t kFavored = 8;  // one expert in so many
 
 }  // namespace
 
@@ -50,13 +50,13 @@ Result<TokenSet> make_tokens(const moe::routing::RouterOptions& options,
   result.x.resize(result.tokens * result.hidden);
   for (std::uint16_t& value : result.x) value = formats::Bf16::encode(nearly_normal(random));
 
-  const std::uint64_t favoured = std::max(options.top_k, result.experts / kFavoured);
+  const std::uint64_t favored = std::max(options.top_k, result.experts / kFavored);
   std::uint64_t active = 0;
   for (std::size_t routing = 0; routing < wanted.routings; ++routing) {
     std::vector<float>& logits = result.logits.emplace_back(result.tokens * result.experts);
     for (std::size_t i = 0; i < logits.size(); ++i) {
       const bool lifted = skewed && (i / result.experts + routing) % 2 == 0;
-      logits[i] = nearly_normal(random) + (lifted && i % result.experts < favoured ? kLift : 0.0f);
+      logits[i] = nearly_normal(random) + (lifted && i % result.experts < favored ? kLift : 0.0f);
     }
     const Result<Routes> routes = result.route(*router, routing, pool);
     if (!routes) return routes.why();

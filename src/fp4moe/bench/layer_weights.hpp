@@ -18,7 +18,7 @@ class RandomExperts {
   // Errors: bench.shape (sizes that are not whole blocks), no memory.
   static Result<RandomExperts> make(const checkpoint::MoeShape& shape, std::uint64_t seed);
 
-  // The experts of a layer; lives no longer than this. Different layers differ.
+  // The experts of a layer; valid as long as this object. Different layers differ.
   moe::ExpertSource source(std::uint64_t layer) const;
   checkpoint::ExpertView expert(std::uint64_t layer, std::uint64_t position) const;
 

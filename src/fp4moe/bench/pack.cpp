@@ -20,7 +20,7 @@ namespace {
 using checkpoint::ExpertView;
 using checkpoint::RowsView;
 using convert::LayerPacker;
-using convert::Path;
+using convert::PackPath;
 using layout::Layout;
 using layout::Sizes;
 using tensor::Buffer;
@@ -120,7 +120,7 @@ struct Bench {
     }
     return created;
   }
-  Result<Done> pack(std::size_t threads, Path path) {
+  Result<Done> pack(std::size_t threads, PackPath path) {
     const layout::WeightFormat format = packer.layout().format;
     const auto view = [&](std::size_t e) {
       return view_of(format, sizes, source->data() + e * source_step());
@@ -165,7 +165,7 @@ Result<double> map_rate(const Layout& layout, Buffer& source, Buffer& target) {
   fill(source.bytes().first(source_bytes(layout.format, kReference)), layout.format, kReference, 1);
   Bench bench{*std::move(packer), kReference, 1, &source, &target, nullptr};
   const auto begin = std::chrono::steady_clock::now();
-  if (Result<Done> done = bench.pack(1, Path::map); !done) return done.why();
+  if (Result<Done> done = bench.pack(1, PackPath::map); !done) return done.why();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   return static_cast<double>(bench.source_step()) / took.count() / 1e9;
 }
@@ -202,7 +202,7 @@ Result<std::vector<PackResult>> bench_pack(const PackOptions& options) {
     const Job jobs[] = {
         {"memcpy", work,
          [&] { return copy(options.threads, memory[0], memory[2], bench.source_step(), experts); }},
-        {"pack", work, [&] { return bench.pack(options.threads, Path::fast); }},
+        {"pack", work, [&] { return bench.pack(options.threads, PackPath::fast); }},
         {"unpack", work, [&] { return bench.unpack(options.threads); }}};
     const auto timings =
         measure(jobs, {.seconds = options.seconds / static_cast<double>(wanted.size())});
@@ -212,7 +212,7 @@ Result<std::vector<PackResult>> bench_pack(const PackOptions& options) {
                        .generation = std::string(layout->generation),
                        .format = std::string(name(layout->format)),
                        .recodes = layout->scale_transform != nullptr ||
-                                  layout->codes.code != nullptr || layout->clears_negative_zero,
+                                  layout->codes.code != nullptr || layout->has_no_negative_zero,
                        .hidden = kReal.hidden,
                        .intermediate = kReal.intermediate,
                        .experts = experts,

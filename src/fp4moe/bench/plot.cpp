@@ -15,13 +15,13 @@ constexpr double kPageWidth = 960, kPlotLeft = 74, kPlotTop = 40, kPlotWidth = 4
 constexpr double kLegendLeft = kPlotLeft + kPlotWidth + 18, kLegendStep = 19;
 constexpr std::size_t kMaxSeries = 16;
 
-// Colours that differ for most eyes, for light and for dark backgrounds.
-struct Colour {
+// Colors that differ for most eyes, for light and for dark backgrounds.
+struct Color {
   std::string_view light, dark;
 };
-constexpr Colour kColours[] = {
-    {"#0b62a4", "#58a6ff"}, {"#c4450c", "#ff9b5e"}, {"#1a7f37", "#56d364"}, {"#8250df", "#c297ff"},
-    {"#9a6700", "#e3b341"}, {"#a40e57", "#ff7eb6"}, {"#1b7c83", "#5bd1d7"}, {"#57606a", "#b1bac4"}};
+constexpr Color kColors[] = {{"#0b62a4", "#58a6ff"}, {"#c4450c", "#ff9b5e"}, {"#1a7f37", "#56d364"},
+                             {"#8250df", "#c297ff"}, {"#9a6700", "#e3b341"}, {"#a40e57", "#ff7eb6"},
+                             {"#1b7c83", "#5bd1d7"}, {"#57606a", "#b1bac4"}};
 
 std::string escaped(std::string_view text) {
   std::string result;
@@ -70,9 +70,9 @@ std::string short_number(double value) {
 }
 
 std::string line_of(const PlotArea& area, std::span<const PlotPoint> points, bool is_floor,
-                    std::size_t colour) {
+                    std::size_t color) {
   std::string result =
-      fmt::format("<polyline class=\"line c{}{}\" points=\"", colour, is_floor ? " floor" : "");
+      fmt::format("<polyline class=\"line c{}{}\" points=\"", color, is_floor ? " floor" : "");
   for (std::size_t i = 0; i < points.size(); ++i)
     result +=
         fmt::format("{}{:.1f},{:.1f}", i == 0 ? "" : " ", area.x(points[i].x), area.y(points[i].y));
@@ -88,17 +88,16 @@ std::string style() {
       ".frame { fill: none; stroke: #6e7781; }\n"
       ".line { fill: none; stroke-width: 2; }\n"
       ".floor { stroke-dasharray: 5 4; stroke-width: 1.4; }\n";
-  for (std::size_t i = 0; i < std::size(kColours); ++i)
+  for (std::size_t i = 0; i < std::size(kColors); ++i)
     result +=
-        fmt::format(".c{0} {{ stroke: {1}; }}\n.d{0} {{ fill: {1}; }}\n", i, kColours[i].light);
+        fmt::format(".c{0} {{ stroke: {1}; }}\n.d{0} {{ fill: {1}; }}\n", i, kColors[i].light);
   result +=
       "@media (prefers-color-scheme: dark) {\n"
       "text { fill: #e6edf3; }\n"
       ".grid { stroke: #30363d; }\n"
       ".frame { stroke: #8b949e; }\n";
-  for (std::size_t i = 0; i < std::size(kColours); ++i)
-    result +=
-        fmt::format(".c{0} {{ stroke: {1}; }}\n.d{0} {{ fill: {1}; }}\n", i, kColours[i].dark);
+  for (std::size_t i = 0; i < std::size(kColors); ++i)
+    result += fmt::format(".c{0} {{ stroke: {1}; }}\n.d{0} {{ fill: {1}; }}\n", i, kColors[i].dark);
   return result + "}\n</style>\n";
 }
 
@@ -130,20 +129,20 @@ std::string axes(const Plot& plot, const PlotArea& area) {
 }
 
 std::string drawn(const PlotSeries& series, const PlotArea& area, std::size_t number) {
-  const std::size_t colour = number % std::size(kColours);
+  const std::size_t color = number % std::size(kColors);
   std::string result;
-  if (!series.floor.empty()) result += line_of(area, series.floor, true, colour);
-  result += line_of(area, series.points, false, colour);
+  if (!series.floor.empty()) result += line_of(area, series.floor, true, color);
+  result += line_of(area, series.points, false, color);
   for (const PlotPoint& point : series.points)
     result += fmt::format(
         "<circle class=\"d{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.2\"><title>{}: {:g}, "
         "{:g}</title></circle>\n",
-        colour, area.x(point.x), area.y(point.y), escaped(series.name), point.x, point.y);
+        color, area.x(point.x), area.y(point.y), escaped(series.name), point.x, point.y);
   const double y = kPlotTop + 10 + static_cast<double>(number) * kLegendStep;
   return result + fmt::format(
                       "<line class=\"line c{0}\" x1=\"{1:.1f}\" y1=\"{2:.1f}\" x2=\"{3:.1f}\" "
                       "y2=\"{2:.1f}\"/>\n<text x=\"{4:.1f}\" y=\"{5:.1f}\">{6}</text>\n",
-                      colour, kLegendLeft, y, kLegendLeft + 22, kLegendLeft + 28, y + 4,
+                      color, kLegendLeft, y, kLegendLeft + 22, kLegendLeft + 28, y + 4,
                       escaped(series.name));
 }
 

@@ -1,5 +1,5 @@
-// Plots of measurements as SVG: two logarithmic axes, one colour per series, a floor as a dashed
-// line of the same colour. Colours and text follow the reader's light or dark background.
+// Plots of measurements as SVG: two logarithmic axes, one color per series, a floor as a dashed
+// line of the same color. Colors and text follow the reader's light or dark background.
 #pragma once
 #include <span>
 #include <string>

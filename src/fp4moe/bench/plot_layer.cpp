@@ -17,7 +17,7 @@ constexpr std::array<std::string_view, 5> kParts{"model", "format", "kernel", "t
 using SeriesKey = std::array<std::string, kParts.size()>;
 
 Error not_a_layer(std::string_view key, std::string_view expected) {
-  return invalid("plot.report", "this is no report of fp4moe bench layer")
+  return invalid("plot.report", "not a report of fp4moe bench layer")
       .at(key)
       .expects(expected, "something else")
       .try_this("fp4moe bench layer --json writes them");

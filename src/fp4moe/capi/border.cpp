@@ -204,7 +204,7 @@ Result<Done> copy_struct(const void* given, std::string_view what, std::span<std
   std::memcpy(to.data(), bytes, std::min(size, to.size()));
   for (std::size_t at = to.size(); at < size; ++at)
     if (bytes[at] != std::byte{0})
-      return usage("struct.tail", fmt::format("{} asks for what this version does not know", what))
+      return usage("struct.tail", fmt::format("{} has unknown fields", what))
           .expects(fmt::format("zeros after byte {}", to.size()),
                    fmt::format("{} at byte {}", std::to_integer<int>(bytes[at]), at))
           .try_this(fmt::format("fp4moe {} is older than the program's header", kVersion));

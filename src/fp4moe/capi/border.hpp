@@ -70,7 +70,7 @@ fp4moe_adapters* add(std::shared_ptr<const OpenAdapters> adapters);
 Result<std::shared_ptr<const runtime::Model>> find(const fp4moe_model* handle);
 Result<std::shared_ptr<OpenLayer>> find(const fp4moe_layer* handle);
 Result<std::shared_ptr<const OpenAdapters>> find(const fp4moe_adapters* handle);
-// Forgets an object of that kind; what is none is let be.
+// Releases the handle. An invalid handle is ignored.
 void close(const fp4moe_model* handle) noexcept;
 void close(const fp4moe_layer* handle) noexcept;
 void close(const fp4moe_adapters* handle) noexcept;

@@ -149,6 +149,7 @@ TEST(CApi, DescribesModelsAndLayers) {
   const Json layer_info = parsed(take(json));
   EXPECT_EQ(layer_info["backend"], "MARLIN");
   EXPECT_EQ(layer_info["engine"], "cpu");
+  EXPECT_FALSE(layer_info.contains("wide_rows"));  // of layers on a device
   EXPECT_GT(layer_info["weights_bytes"].get<std::uint64_t>(), kExperts * kHidden * kIntermediate);
   fp4moe_shape shape{};
   shape.size = offsetof(fp4moe_shape, local_experts);  // of an older program

@@ -15,7 +15,7 @@ namespace fp4moe::capi {
 namespace {
 
 // The layout that was asked for, or the one the backend's kernels read.
-Result<convert::Recipe> make_recipe(const std::string& path,
+Result<convert::Recipe> make_recipe(const checkpoint::Checkpoint& source, const std::string& path,
                                     const fp4moe_convert_options& options) {
   const Result<checkpoint::Rank> tp = rank_of(options.tp_rank, options.tp_size, "tensor-parallel");
   if (!tp) return tp.why();
@@ -35,7 +35,7 @@ Result<convert::Recipe> make_recipe(const std::string& path,
   }
   const Result<platform::Device> device = device_of(options.device);
   if (!device) return device.why();
-  const Result<plan::Model> model = plan::model_from_checkpoint(path);
+  const Result<plan::Model> model = plan::model_from_checkpoint(source, path);
   if (!model) return model.why();
   const runtime::Target target{*model, recipe.slice, *device,
                                text_or(options.device, "auto") != "auto"};
@@ -79,7 +79,7 @@ Result<Done> convert_checkpoint(const ConvertCall& call) {
   if (!backend_request) return backend_request.why();
   const Result<checkpoint::Checkpoint> source = checkpoint::Checkpoint::open(*path);
   if (!source) return source.why();
-  const Result<convert::Recipe> recipe = make_recipe(*path, *options);
+  const Result<convert::Recipe> recipe = make_recipe(*source, *path, *options);
   if (!recipe) return recipe.why();
   Result<convert::FolderPlan> plan =
       convert::plan_folder(*source, *path, *recipe, {.experts_only = options->experts_only != 0});

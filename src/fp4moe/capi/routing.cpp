@@ -91,7 +91,7 @@ Result<Done> route(const Router& router, const fp4moe_route_call* pointer, Threa
   if (const auto fine = moe::check_rows(*logits, "logits", router.columns()); !fine)
     return fine.why();
   if (given->slots != router.assignments_per_token())
-    return usage("routes.top_k", "ids and weights have another width")
+    return usage("routes.top_k", "wrong top_k of ids and weights")
         .expects(fmt::format("{} assignments", router.assignments_per_token()),
                  fmt::format("{}", given->slots));
   const std::uint64_t tokens = logits->rows;

@@ -45,7 +45,7 @@ Result<Rows> rows_of(const Given* pointer, const char* what) {
 
 Result<Done> check_count(std::uint64_t expected, std::uint64_t found, std::string_view what) {
   if (expected == found) return Done{};
-  return usage("rows.count", fmt::format("{} are not as many as the tokens", what))
+  return usage("rows.count", fmt::format("wrong number of {}", what))
       .expects(fmt::format("{} rows", expected), fmt::format("{}", found));
 }
 

@@ -1,5 +1,4 @@
-// Rows and routes of the caller's memory as the library has them, whatever can be known of them
-// checked.
+// The caller's rows and routes as library types, checked as far as possible.
 #pragma once
 #include <cstdint>
 #include <string_view>

@@ -31,7 +31,7 @@ Result<Value> word_of(const char* given, std::string_view what, const Names& nam
   if (!word) return word.why();
   for (std::size_t i = 0; i < names.size(); ++i)
     if (names[i] == *word) return static_cast<Value>(i);
-  return usage("weights.word", fmt::format("{} is not known", what))
+  return usage("weights.word", fmt::format("unknown {}", what))
       .expects(fmt::format("one of {}", fmt::join(names, ", ")),
                fmt::format("'{}'", printable(*word)));
 }
@@ -85,10 +85,10 @@ Result<Done> take_matrix(const fp4moe_matrix* pointer, MatrixWeights& to) {
 Result<LayerWeightsView> take_weights(const fp4moe_weights* pointer) {
   const auto given = take_struct(pointer, "fp4moe_weights");
   if (!given) return given.why();
-  const auto format = word_of<checkpoint::WeightFormat>(given->format, "the weights' format",
+  const auto format = word_of<checkpoint::WeightFormat>(given->format, "weight format",
                                                         formats::kWeightFormatNames);
   if (!format) return format.why();
-  const auto order = word_of<RowOrder>(given->row_order, "the order of w13's rows", kRowOrders);
+  const auto order = word_of<RowOrder>(given->row_order, "row order of w13", kRowOrders);
   if (!order) return order.why();
   LayerWeights result{.shape = {.format = *format,
                                 .experts = given->experts,

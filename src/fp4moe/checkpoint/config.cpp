@@ -13,6 +13,7 @@
 #include "fp4moe/checkpoint/gguf_fields.hpp"
 #include "fp4moe/checkpoint/models.hpp"
 #include "fp4moe/checkpoint/quant_claim.hpp"
+#include "fp4moe/tensor/files/store_files.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {
@@ -70,6 +71,14 @@ Result<std::optional<ConfigDocument>> read_config_document(const std::string& pa
   return read_document(*file);
 }
 
+Result<std::optional<ConfigDocument>> read_config_document(const std::string& folder,
+                                                           const std::string& name) {
+  const std::string path = folder + "/" + name;
+  if (at_path(path) == AtPath::nothing) return std::optional<ConfigDocument>{};
+  if (const auto inside = tensor::file_inside(folder, name); !inside) return inside.why();
+  return read_config_document(path);
+}
+
 Result<std::optional<ConfigDocument>> read_config_document(const tensor::Store& store,
                                                            std::string_view name) {
   const auto file = store.document(name);
@@ -90,14 +99,18 @@ Result<Done> require_json(const ConfigDocument& document, const std::string& pat
 void Exclusions::add(std::string_view pattern) {
   constexpr std::string_view kRegex = "re:";
   if (pattern.starts_with(kRegex)) {
-    // One that is not understood says nothing: the tensors decide.
-    if (auto regex = ModuleRegex::parse(pattern.substr(kRegex.size())))
+    if (auto regex = ModuleRegex::parse(pattern.substr(kRegex.size()))) {
       regexes_.push_back({*std::move(regex), std::string(pattern)});
+      return;
+    }
   } else if (pattern.find_first_of("*?") == std::string_view::npos) {
     exact_.emplace(pattern);
   } else {
     wild_.emplace_back(pattern);
   }
+  // Sets of characters ("[0-3]") are read in regular expressions only.
+  const bool is_read = !pattern.starts_with(kRegex) && pattern.find('[') == std::string_view::npos;
+  if (!is_read && unparsed_.empty()) unparsed_ = pattern;
 }
 
 const std::string* Exclusions::find(std::string_view module) const {
@@ -129,6 +142,23 @@ bool has_layer_limits(const ConfigFields& fields) {
          std::any_of(limits->begin(), limits->end(), [](const Json& limit) {
            return limit.is_number() && limit.get<double>() != 0;
          });
+}
+
+// The words for the router's scores and its choice. Two words that differ are no word.
+void read_router_words(ConfigFields& fields, ModelConfig& model) {
+  for (const std::string_view key :
+       {"scoring_func", "score_function", "score_func", "router_score_function",
+        "moe_router_activation_func", "expert_selection_fn"}) {
+    const std::string word = fields.string(key);
+    if (word.empty() || word == model.scoring) continue;
+    model.scoring = model.scoring.empty() ? word : model.scoring + " and " + word;
+  }
+  model.topk_method = fields.string("topk_method");
+  // DeepSeek-V2's models choose among all experts unless they say otherwise.
+  if (model.topk_method == "greedy") model.groups = model.chosen_groups = 1;
+  for (const std::string_view key : {"router_logit_softcapping", "moe_router_logit_softcapping",
+                                     "router_logit_softcap", "moe_router_logit_softcap"})
+    if (const auto cap = fields.number(key); cap.value_or(0) != 0) model.router_softcap = cap;
 }
 
 // The activation and its constants.
@@ -187,12 +217,8 @@ Result<ModelFacts> parse_config(const Json& config) {
     if (!model.routed_scale) model.routed_scale = fields.number(key);
   for (const std::string_view key : {"norm_topk_prob", "moe_renormalize", "route_norm"})
     if (!model.renormalizes) model.renormalizes = fields.boolean(key);
-  model.scoring = fields.string("scoring_func");
-  for (const std::string_view key : {"moe_router_activation_func", "expert_selection_fn"})
-    if (model.scoring.empty()) model.scoring = fields.string(key);
+  read_router_words(fields, model);
   read_activation(fields, model);
-  // DeepSeek-V2's models choose among all experts unless they say otherwise.
-  if (fields.string("topk_method") == "greedy") model.groups = model.chosen_groups = 1;
   const std::string expert_dtype = fields.string("expert_dtype");
 
   const Json* quantization = root.object("quantization_config");
@@ -303,6 +329,9 @@ Result<ModelFacts> facts_from_gguf(std::span<const tensor::GgufField> fields) {
   if (const auto* field = find(architecture + ".expert_weights_scale"))
     if (const auto* value = std::get_if<double>(&field->value); value != nullptr && *value != 0)
       facts.model.routed_scale = *value;
+  if (const auto* field = find(architecture + ".router_logit_softcapping"))
+    if (const auto* value = std::get_if<double>(&field->value); value != nullptr && *value != 0)
+      facts.model.router_softcap = *value;
   if (problem) return *problem;
   return facts;
 }

@@ -36,6 +36,8 @@ struct ModelConfig {
   std::optional<double> routed_scale{};
   std::optional<bool> renormalizes{};
   std::string scoring{};
+  std::string topk_method{};               // "noaux_tc"; empty: not given
+  std::optional<double> router_softcap{};  // c * tanh(logit / c); 0 counts as not given
   // The experts' activation in the configuration's words ("gelu_new").
   std::string activation{};
   std::optional<ExpertInput> quark_input{};  // absent: another tool quantized the experts
@@ -49,6 +51,8 @@ class Exclusions {
   // The entry that lists `module` or a module around it; null: none.
   const std::string* find(std::string_view module) const;
   bool empty() const { return exact_.empty() && wild_.empty() && regexes_.empty(); }
+  // The first pattern that is not understood and so may list any module; empty: there is none.
+  const std::string& unparsed() const { return unparsed_; }
 
  private:
   struct Hash {
@@ -64,6 +68,7 @@ class Exclusions {
   std::unordered_set<std::string, Hash, std::equal_to<>> exact_{};
   std::vector<std::string> wild_{};
   std::vector<Regex> regexes_{};
+  std::string unparsed_{};
 };
 
 // The activations of an FP8 module: in full precision, or quantized with a stored scale or
@@ -79,11 +84,17 @@ struct ClaimedScheme {
   std::array<std::uint64_t, 2> block{};  // rows and columns of a scale; 0: not said
 };
 
+// Why the weights of a module cannot be read.
+struct UnreadScheme {
+  std::string_view what{};     // "FP4 of an unknown kind (...)"
+  std::string_view pattern{};  // not empty: the scheme is the module's if this pattern names it
+};
+
 // How one file says the experts are quantized.
 struct QuantClaim {
   std::string source{};  // "config.json"
   std::string fact{};    // `quant_method "compressed-tensors", format "nvfp4-pack-quantized"`
-  std::optional<Dialect> dialect{};              // absent: the method is none of ours
+  std::optional<Dialect> dialect{};              // absent: the method is not supported
   std::optional<WeightFormat> format{};          // absent: it does not say
   ExpertInput input = ExpertInput::unquantized;  // of FP4 experts, where Quark says it
   Exclusions excluded{};
@@ -93,8 +104,12 @@ struct QuantClaim {
 
   // The scheme of a module; null: none is given.
   const ClaimedScheme* scheme(std::string_view module) const;
-  // Why the weights of `module` cannot be read; null when they can, or nothing is said of them.
-  const std::string* unread(std::string_view module) const;
+  // True if a pattern that is not understood may give the module another scheme for FP8.
+  bool is_guessed(std::string_view module) const;
+  // True if unread() has an answer for any module.
+  bool has_unread() const;
+  // None where the weights of `module` can be read, or nothing is said of them.
+  std::optional<UnreadScheme> unread(std::string_view module) const;
 };
 
 struct ModelFacts {

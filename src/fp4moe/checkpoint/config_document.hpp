@@ -16,8 +16,11 @@ struct ConfigDocument {
   Json json{};
   bool had_python_numbers = false;  // written back, it would lose them
 };
-// Nothing when the file is not there.
+// A file that the user named. Nothing when it is not there.
 Result<std::optional<ConfigDocument>> read_config_document(const std::string& path);
+// A file of a folder, which links may not leave (tensor::file_inside). Errors: store.link.
+Result<std::optional<ConfigDocument>> read_config_document(const std::string& folder,
+                                                           const std::string& name);
 // The same beside a store's tensors, in its folder or in memory.
 Result<std::optional<ConfigDocument>> read_config_document(const tensor::Store& store,
                                                            std::string_view name);

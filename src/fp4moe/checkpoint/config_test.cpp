@@ -309,6 +309,44 @@ TEST(Config, UnderstandsRegularExpressions) {
   EXPECT_EQ(excluded.find("model.layers.3.mlp.experts.0.up_proj"), nullptr);
   excluded.add("model.layers.5.mlp");
   EXPECT_EQ(*excluded.find("model.layers.5.mlp.experts.0.up_proj"), "model.layers.5.mlp");
+  EXPECT_EQ(excluded.unparsed(), "re:(?!model).*");
+}
+
+TEST(Config, PatternsThatAreNotUnderstoodAreKnown) {
+  for (const auto& [pattern, is_read] :
+       {std::pair{"re:.*[gq]ate$", true}, std::pair{"model.layers.*.mlp", true},
+        std::pair{"lm_head", true}, std::pair{"re:(?<!x).*", false},
+        std::pair{"*experts.[0-3].*", false}, std::pair{"model.layers.[01].mlp", false}}) {
+    Exclusions listed;
+    listed.add(pattern);
+    EXPECT_EQ(listed.unparsed(), is_read ? "" : pattern);
+  }
+}
+
+TEST(Config, ReadsTheRoutersScoresUnderAllTheirNames) {
+  for (const char* key : {"scoring_func", "score_function", "score_func", "router_score_function",
+                          "moe_router_activation_func", "expert_selection_fn"})
+    EXPECT_EQ(parsed(R"({")" + std::string(key) + R"(": "tanh"})").model.scoring, "tanh") << key;
+  EXPECT_EQ(parsed(R"({"scoring_func": "sigmoid", "score_func": "sigmoid"})").model.scoring,
+            "sigmoid");
+  EXPECT_EQ(parsed(R"({"scoring_func": "softmax", "score_func": "sigmoid"})").model.scoring,
+            "softmax and sigmoid");
+}
+
+TEST(Config, ReadsTheRoutersChoiceAndSoftcap) {
+  EXPECT_EQ(parsed(R"({"topk_method": "noaux_tc"})").model.topk_method, "noaux_tc");
+  const ModelConfig greedy = parsed(R"({"topk_method": "greedy", "n_group": 8})").model;
+  EXPECT_EQ(greedy.groups, 1u);
+  for (const char* key : {"router_logit_softcapping", "moe_router_logit_softcapping"}) {
+    const std::string before = R"({")" + std::string(key) + R"(": )";
+    EXPECT_EQ(parsed(before + "30.0}").model.router_softcap, 30.0) << key;
+    for (const char* none : {"0}", "0.0}", "null}"})
+      EXPECT_EQ(parsed(before + none).model.router_softcap, std::nullopt) << key;
+  }
+  const std::vector<tensor::GgufField> fields{
+      {"general.architecture", tensor::GgufType::string, std::string("grok")},
+      {"grok.router_logit_softcapping", tensor::GgufType::f32, 30.0}};
+  EXPECT_EQ(facts_from_gguf(fields)->model.router_softcap, 30.0);
 }
 
 TEST(Config, ReadsTheRouterFromGgufMetadata) {

@@ -131,6 +131,16 @@ std::optional<ExpertName> parse_expert_name(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<UnknownExpertName> unknown_expert_name(std::string_view name) {
+  if (parse_expert_name(name) || !mentions_experts(name)) return std::nullopt;
+  constexpr std::size_t kWord = 8;  // "experts."
+  std::size_t at = after_experts(name);
+  if (at != kNone) return UnknownExpertName{name.substr(0, at - kWord), name.substr(at)};
+  const std::size_t dot = name.find('.', 4);  // "blk.3.": its names hold "_exps."
+  at = name.starts_with("blk.") && dot != kNone ? dot + 1 : 0;
+  return UnknownExpertName{name.substr(0, at), name.substr(at)};
+}
+
 bool mentions_experts(std::string_view name) {
   return after_experts(name) != kNone || name.find("_exps.") != kNone;
 }

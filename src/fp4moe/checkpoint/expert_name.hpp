@@ -31,7 +31,13 @@ struct ExpertName {
 
 std::optional<ExpertName> parse_expert_name(std::string_view name);
 
-// True for names that speak of routed experts without following any of the forms above.
+// A name that speaks of routed experts without following any of the forms above.
+struct UnknownExpertName {
+  std::string_view prefix{};  // "model.layers.3.mlp."
+  std::string_view part{};    // what follows "experts.", in GGUF the layer's number
+};
+std::optional<UnknownExpertName> unknown_expert_name(std::string_view name);
+// True for names that speak of routed experts, in a known form or not.
 bool mentions_experts(std::string_view name);
 
 // "model.layers.3.mlp." -> "model.layers.{}.mlp.": the same for all layers of one kind.

@@ -86,6 +86,21 @@ TEST(ExpertName, DoesNotBelieveHugeNumbers) {
   EXPECT_FALSE(mentions_experts("model.layers.3.mlp.shared_experts.up_proj.weight"));
 }
 
+TEST(ExpertName, NamesOfNoProjectionKeepTheirLayer) {
+  const auto one = unknown_expert_name("model.layers.3.mlp.experts.0.scale");
+  ASSERT_TRUE(one);
+  EXPECT_EQ(one->prefix, "model.layers.3.mlp.");
+  EXPECT_EQ(one->part, "0.scale");
+  EXPECT_EQ(unknown_expert_name("experts.act_scale")->prefix, "");
+  const auto stacked = unknown_expert_name("blk.3.ffn_norm_exps.weight");
+  ASSERT_TRUE(stacked);
+  EXPECT_EQ(stacked->prefix, "blk.3.");
+  EXPECT_EQ(stacked->part, "ffn_norm_exps.weight");
+  EXPECT_EQ(unknown_expert_name("blk_exps.x")->prefix, "");
+  EXPECT_FALSE(unknown_expert_name("model.layers.3.mlp.experts.0.up_proj.scale"));
+  EXPECT_FALSE(unknown_expert_name("model.layers.3.mlp.shared_experts.scale"));
+}
+
 TEST(ExpertName, LayersOfOneKindShareAFamily) {
   EXPECT_EQ(prefix_family("model.layers.3.mlp."), prefix_family("model.layers.40.mlp."));
   EXPECT_FALSE(prefix_family("model.layers.3.mlp.") == prefix_family("mtp.layers.3.mlp."));

@@ -1,5 +1,7 @@
 #include "fp4moe/checkpoint/fp8_module.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace fp4moe::checkpoint {
@@ -23,6 +25,11 @@ std::uint64_t element_count(const Shape& shape) {
   std::uint64_t count = 1;
   for (const std::uint64_t size : shape) count *= size;
   return count;
+}
+
+bool is_guessed(std::span<const QuantClaim> claims, std::string_view module) {
+  return std::ranges::any_of(
+      claims, [module](const QuantClaim& claim) { return claim.is_guessed(module); });
 }
 
 // The claim of the first configuration that names a module.
@@ -89,6 +96,7 @@ std::optional<Fp8Module> find_fp8_module(const tensor::Store& store, const Store
                    .shape = {shape[0], shape[1]}};
   const StoredTensor* scale = float_part(store, module.name + ".weight_scale");
   const ClaimedScheme* scheme = claimed_scheme(claims, module.name);
+  if (is_guessed(claims, module.name)) return std::nullopt;
   if (scale == nullptr || !read_scales(scale->entry.shape, scheme, module)) return std::nullopt;
   if (const StoredTensor* input = float_part(store, module.name + ".input_scale")) {
     if (element_count(input->entry.shape) != 1) return std::nullopt;

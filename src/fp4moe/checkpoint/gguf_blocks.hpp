@@ -1,4 +1,4 @@
-// FP4 codes as GGUF blocks hold them. Canonical bytes pair neighbours (2i, 2i + 1); GGUF pairs
+// FP4 codes as GGUF blocks hold them. Canonical bytes pair neighbors (2i, 2i + 1); GGUF pairs
 // element i with the one half a group later, and keeps the scales inside:
 //
 //   MXFP4, 32 values  | scale    | 16 bytes: element j in the low nibble, j + 16 in the high one |

@@ -30,8 +30,8 @@ class LayerSource {
   virtual ~LayerSource() = default;
   virtual std::unique_ptr<LayerReader> reader() const = 0;
 
-  // Experts whose input scales are known, those of other ranks too where it can be, and the scale
-  // of one of them.
+  // Number of experts whose input scales are known (of all ranks if possible), and one of these
+  // scales.
   virtual std::uint64_t known_experts() const = 0;
   virtual std::optional<float> input_scale(Projection which, std::uint64_t known) const = 0;
   virtual bool has_input_scale() const = 0;
@@ -39,7 +39,7 @@ class LayerSource {
   // Nothing is copied, so that engines can compute with the rows where they lie. Errors:
   // weights.rows where the dialect has no such rows (GGUF).
   virtual Result<Done> check_views_stay() const = 0;
-  // Whatever pages readers left behind.
+  // Releases the pages that readers have mapped.
   virtual void drop_pages() const {}
   // The error with the file and the expert it arose at, where it names none.
   virtual Error at_expert(Error why, std::uint64_t expert) const = 0;

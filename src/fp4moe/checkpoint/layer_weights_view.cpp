@@ -264,7 +264,7 @@ Result<ExpertView> LayerWeightsView::expert(std::uint64_t number) const {
     if (!from.globals.values.empty()) {
       const float scale = from.globals.at(number);
       if (!(std::isfinite(scale) && scale > 0))
-        return invalid("scale.global", "a global scale cannot scale anything")
+        return invalid("scale.global", "invalid global scale")
             .at(fmt::format("{} global scales", word_of(which)))
             .expects("a finite number above zero", fmt::format("{} for expert {}", scale, number));
       into->global_scale = scale;

@@ -180,7 +180,7 @@ Error not_fp4(std::string_view name, const ModelRow& row, const NameWord& told) 
                             checkpoint::name(row.format)));
 }
 
-// Names that begin like `own`, or hold it; else the one that is spelt most like it.
+// Names that begin like `own`, or hold it; else the one that is spelled most like it.
 std::vector<std::string_view> perhaps_meant(std::string_view own) {
   const std::string plain = plain_name(own);
   std::vector<std::string_view> names, meant;

@@ -11,7 +11,7 @@
 namespace fp4moe::checkpoint {
 
 // Drops `part` of a tensor and what was mapped around it: the kernel may map a whole huge page
-// (2 MiB) of the file when one byte is touched. What a neighbour still needs comes back from the
+// (2 MiB) of the file when one byte is touched. What a neighbor still needs comes back from the
 // page cache.
 inline void release_pages(const tensor::Store& store, const tensor::StoredTensor& tensor,
                           std::span<const std::byte> part) {

@@ -325,6 +325,12 @@ TEST(Producers, AnotherKindOfFp4IsRefusedByName) {
                   {"model.layers.0.mlp.experts": {"quant_algo": "NVFP4", "group_size": 32},
                    "lm_head": {"quant_algo": "NVFP4", "group_size": 16}}})",
               "32 elements instead of 16"},
+          Unread{
+              kNv,
+              R"({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers":
+                  {"model.layers.0.mlp.experts.0.down_proj": {"quant_algo": "NVFP4"},
+                   "model.layers.0.mlp.experts.0.up_proj": {"quant_algo": "NVFP4_SVD"}}})",
+              "NVFP4_SVD"},
       }) {
     const Dialect dialect = row.looks == kMx ? Dialect::quark : Dialect::modelopt;
     const Error why = refused(tensors_of(small(row.looks), *find_row(dialect, row.looks)),
@@ -367,6 +373,40 @@ TEST(Producers, AScaleThatNothingAppliesIsRefused) {
   EXPECT_EQ(why.tensor, "model.layers.0.mlp.experts.1.up_proj.pre_quant_scale");
 }
 
+TEST(Producers, AScaleOfNoProjectionIsRefused) {
+  const Tensors plain = tensors_of(small(kNv), *find_row(Dialect::modelopt, kNv));
+  const std::string config = config_of("qwen3_moe", kModeloptNvfp4);
+  const auto with = [&](std::string_view name) {
+    Tensors tensors = plain;
+    tensors.push_back({std::string(name), DType::f32, {1}, f32({2.0f})});
+    return tensors;
+  };
+  for (const auto& [name, id] :
+       {std::pair{"model.layers.0.mlp.experts.0.scale", "tensor.unread_scale"},
+        std::pair{"model.layers.0.mlp.experts.act_scale", "tensor.unread_scale"},
+        std::pair{"model.layers.0.mlp.experts.lora_a", "tensor.unread_part"}}) {
+    const Error why = refused(with(name), config);
+    EXPECT_EQ(why.id, id) << name;
+    EXPECT_EQ(why.tensor, name);
+  }
+  // Parts that change no number, and other modules' experts.
+  for (const std::string_view name :
+       {"model.layers.0.mlp.experts.0.tokens_seen", "model.layers.0.mlp.shared_experts.act_scale",
+        "draft.layers.0.mlp.experts.act_scale"}) {
+    const TemporaryFolder folder;
+    const auto checkpoint = open(folder, with(name), config);
+    EXPECT_TRUE(checkpoint) << name << ": " << text(checkpoint.why());
+  }
+  const TemporaryFolder folder;
+  Tensors gguf = gguf_tensors(small(kMx), "blk.0.");
+  gguf.push_back({"blk.0.ffn_norm_exps.scale", DType::f32, {1}, f32({2.0f})});
+  write_gguf(folder / "model.gguf", gguf, {});
+  const auto stacked = Checkpoint::open(folder / "model.gguf");
+  ASSERT_FALSE(stacked);
+  EXPECT_EQ(stacked.why().id, "tensor.unread_scale");
+  EXPECT_EQ(stacked.why().tensor, "blk.0.ffn_norm_exps.scale");
+}
+
 TEST(Producers, APartThatChangesNumbersIsRefused) {
   const Model model = small(kNv);
   const DialectRow& row = *find_row(Dialect::modelopt, kNv);
@@ -392,7 +432,7 @@ TEST(Producers, ExpertsBehindATransformAreRefused) {
                                       std::string(target) + R"("], "location": ")" +
                                       std::string(location) + R"("}]}}}})");
   };
-  for (const std::string_view target : {"Linear", "re:.*down_proj$"}) {
+  for (const std::string_view target : {"Linear", "re:.*down_proj$", "re:.*up_proj$"}) {
     EXPECT_EQ(refused(tensors, config("input", target)).id, "dialect.unsupported") << target;
     EXPECT_EQ(refused(tensors, config("output", target)).id, "dialect.unsupported") << target;
     const TemporaryFolder folder;
@@ -409,7 +449,7 @@ TEST(Producers, ExpertsBehindATransformAreRefused) {
   EXPECT_EQ(other.why().id, "transcode.transform");
 }
 
-// A projection of all experts in another format: the layer as a whole is none of ours.
+// A projection of all experts in another format: the layer as a whole is not supported.
 TEST(Producers, ALayerWithAProjectionInFp8IsNamed) {
   const Model model = small(kNv);
   Tensors tensors = tensors_of(model, *find_row(Dialect::modelopt, kNv));

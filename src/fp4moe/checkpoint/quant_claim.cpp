@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -93,9 +95,12 @@ Result<std::optional<std::uint64_t>> modelopt_group_size(ConfigFields& fields) {
   return std::optional<std::uint64_t>{};
 }
 
-// MIXED_PRECISION: an algorithm for each module.
+// MIXED_PRECISION: an algorithm for each module. Modules of one algorithm have one scheme: their
+// lists are long. Unread ones come first.
 Result<Done> add_modelopt_layers(const Json& layers, QuantClaim& claim) {
   CommonFormat common;
+  std::map<std::tuple<bool, std::string, Fp8Inputs, std::array<std::uint64_t, 2>>, ClaimedScheme>
+      schemes;
   for (const auto& [module, layer] : layers.items()) {
     ConfigFields row(layer);
     const std::string algorithm = row.string("quant_algo");
@@ -106,9 +111,10 @@ Result<Done> add_modelopt_layers(const Json& layers, QuantClaim& claim) {
     if (algorithm == "FP8") said.inputs = Fp8Inputs::stored;
     if (algorithm == "FP8_PER_CHANNEL_PER_TOKEN") said.inputs = Fp8Inputs::dynamic;
     if (algorithm == "fp8_pb_wo" || algorithm == "FP8_PB_WO") said.block = {128, 128};
-    said.modules.add(module);
-    claim.schemes.push_back(std::move(said));
+    schemes.try_emplace({said.unread.empty(), said.unread, said.inputs, said.block}, said)
+        .first->second.modules.add(module);
   }
+  for (auto& [key, said] : schemes) claim.schemes.push_back(std::move(said));
   claim.fact += common.has_fp4() ? " with FP4 layers" : " without FP4 layers";
   if (common.has_fp4()) claim.dialect = Dialect::modelopt;
   claim.format = common.format();
@@ -154,13 +160,20 @@ Result<Fp4Scheme> compressed_scheme(ConfigFields& group, const std::string& whol
   return scheme;
 }
 
+// "Linear", "torch.nn.Linear", "QuantLinear", "<class 'torch.nn.modules.linear.Linear'>"
+bool is_linear_class(std::string_view name) {
+  if (name.ends_with("'>")) name.remove_suffix(2);
+  return name.ends_with("Linear");
+}
+
 // Modules by name, or by class ("Linear"), which is all of them.
 void add_targets(const Json* targets, ClaimedScheme& said) {
   if (targets == nullptr || !targets->is_array()) return;
   for (const Json& target : *targets) {
     if (!target.is_string()) continue;
     const std::string& text = target.string();
-    const bool is_name = text.starts_with("re:") || text.find('.') != std::string::npos;
+    const bool is_name =
+        text.starts_with("re:") || (text.find('.') != std::string::npos && !is_linear_class(text));
     if (is_name) said.modules.add(text);
     said.is_default = said.is_default || !is_name;
   }
@@ -351,6 +364,20 @@ Result<ExpertInput> quark_input(const Json& config) {
   return ExpertInput::other;
 }
 
+ClaimedScheme quark_claimed(const Fp4Scheme& scheme, const std::vector<QuarkLevel>& levels,
+                            const Json& config) {
+  const ConfigFields fields(config);
+  ClaimedScheme said{.unread = scheme.unread,
+                     .inputs = claimed_inputs(fields.find("input_tensors"), "is_dynamic")};
+  if (!levels.empty()) said.block = levels[0].block;
+  return said;
+}
+
+bool has_same_scheme(const ClaimedScheme& one, const ClaimedScheme& other) {
+  return one.unread == other.unread && one.inputs == other.inputs && one.block == other.block;
+}
+
+// A layer's name goes before its type, the type before the global scheme.
 Result<QuantClaim> quark_claim(ConfigFields& fields) {
   QuantClaim claim;
   CommonFormat common;
@@ -370,16 +397,32 @@ Result<QuantClaim> quark_claim(ConfigFields& fields) {
       if (!levels) return levels.why();
       const Fp4Scheme scheme = quark_scheme(*levels);
       if (const auto done = add(scheme, layer); !done) return done.why();
-      ConfigFields said_of(layer);
-      ClaimedScheme said{.unread = scheme.unread,
-                         .inputs = claimed_inputs(said_of.find("input_tensors"), "is_dynamic")};
-      if (!levels->empty()) said.block = (*levels)[0].block;
-      said.modules.add(pattern);
-      claim.schemes.push_back(std::move(said));
+      ClaimedScheme said = quark_claimed(scheme, *levels, layer);
+      // Neighbors of one scheme are one: some files list every module.
+      const bool is_same = !claim.schemes.empty() && has_same_scheme(claim.schemes.back(), said);
+      if (!is_same) claim.schemes.push_back(std::move(said));
+      claim.schemes.back().modules.add(pattern);
     }
   }
   std::string dtype = "none";
-  bool is_fp4 = false;
+  bool is_fp4 = false, has_linear = false;
+  if (const Json* types = fields.object("layer_type_quant_config")) {
+    for (const auto& [type, layer] : types->items()) {
+      const auto levels = quark_levels(layer);
+      if (!levels) return levels.why();
+      const Fp4Scheme scheme = quark_scheme(*levels);
+      const bool is_linear = is_linear_class(type);
+      // A class that is not known may be the experts'.
+      if (!is_linear && scheme.unread.empty()) continue;
+      if (is_linear) {
+        if (const auto done = add(scheme, layer); !done) return done.why();
+        has_linear = true;
+      }
+      ClaimedScheme said = quark_claimed(scheme, *levels, layer);
+      said.is_default = true;
+      claim.schemes.push_back(std::move(said));
+    }
+  }
   if (const Json* global = fields.object("global_quant_config")) {
     const auto levels = quark_levels(*global);
     if (!levels) return levels.why();
@@ -387,7 +430,7 @@ Result<QuantClaim> quark_claim(ConfigFields& fields) {
     const Fp4Scheme scheme = quark_scheme(*levels);
     if (const auto done = add(scheme, *global); !done) return done.why();
     is_fp4 = scheme.is_fp4();
-    claim.schemes.push_back({.is_default = true, .unread = scheme.unread});
+    if (!has_linear) claim.schemes.push_back({.is_default = true, .unread = scheme.unread});
   }
   claim.fact = fmt::format("quant_method \"quark\", weight dtype \"{}\"", dtype);
   if (!is_fp4 && common.has_fp4()) claim.fact += ", some layers fp4";
@@ -467,11 +510,42 @@ const ClaimedScheme* QuantClaim::scheme(std::string_view module) const {
   return nullptr;
 }
 
-const std::string* QuantClaim::unread(std::string_view module) const {
+bool QuantClaim::is_guessed(std::string_view module) const {
+  const ClaimedScheme plain{};
+  const ClaimedScheme* found = scheme(module);
+  const ClaimedScheme& known = found == nullptr ? plain : *found;
+  for (const ClaimedScheme& said : schemes) {
+    if (&said == found) break;
+    if (!has_same_scheme(said, known) && !said.modules.unparsed().empty()) return true;
+  }
+  return false;
+}
+
+bool QuantClaim::has_unread() const {
+  return !transforms.empty() || std::ranges::any_of(schemes, [](const ClaimedScheme& said) {
+    return !said.unread.empty();
+  });
+}
+
+std::optional<UnreadScheme> QuantClaim::unread(std::string_view module) const {
+  const auto names = [module](const ClaimedScheme& said) {
+    return said.is_default || said.modules.find(module) != nullptr;
+  };
+  // Any of several classes may be the module's.
+  const ClaimedScheme* found = scheme(module);
+  if (found != nullptr && found->is_default)
+    for (const ClaimedScheme& said : schemes)
+      if (said.is_default && found->unread.empty()) found = &said;
   for (const ClaimedScheme& said : transforms)
-    if (said.is_default || said.modules.find(module) != nullptr) return &said.unread;
-  const ClaimedScheme* said = scheme(module);
-  return said == nullptr || said->unread.empty() ? nullptr : &said->unread;
+    if (names(said)) return UnreadScheme{.what = said.unread};
+  if (found != nullptr && !found->unread.empty()) return UnreadScheme{.what = found->unread};
+  for (const std::vector<ClaimedScheme>* all : {&transforms, &schemes})
+    for (const ClaimedScheme& said : *all) {
+      if (&said == found) break;
+      if (!said.unread.empty() && !said.modules.unparsed().empty())
+        return UnreadScheme{.what = said.unread, .pattern = said.modules.unparsed()};
+    }
+  return std::nullopt;
 }
 
 }  // namespace fp4moe::checkpoint

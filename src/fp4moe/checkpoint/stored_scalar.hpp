@@ -49,7 +49,7 @@ inline Result<float> read_global_scale(const tensor::Store& store, const Dialect
   const float stored = stored_scalar(store, tensor, expert);
   const float factor = canonical_scale(dialect, stored);
   if (std::isfinite(stored) && stored > 0 && std::isfinite(factor) && factor > 0) return factor;
-  return invalid("scale.global", "a global scale cannot scale anything")
+  return invalid("scale.global", "invalid global scale")
       .in(store.path(tensor))
       .at(tensor.entry.name)
       .expects("a finite number above zero", fmt::format("{} for expert {}", stored, expert));

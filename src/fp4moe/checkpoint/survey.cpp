@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -14,7 +17,9 @@ namespace {
 
 struct NamedLayers {
   std::vector<NamedLayer> layers{};
-  std::string strange{};  // a name that speaks of experts in no known form
+  // Names that speak of experts in no known form: the first, and those that change numbers.
+  std::string strange{};
+  std::vector<std::pair<UnknownExpertName, const tensor::StoredTensor*>> unread{};
 };
 
 // One pass over the names.
@@ -25,9 +30,10 @@ NamedLayers group_layers(const tensor::Store& store) {
   for (const tensor::StoredTensor& tensor : store.tensors()) {
     const auto parsed = parse_expert_name(tensor.entry.name);
     if (!parsed) {
-      if (named.strange.empty() && mentions_experts(tensor.entry.name)) {
-        named.strange = tensor.entry.name;
-      }
+      const auto unknown = unknown_expert_name(tensor.entry.name);
+      if (!unknown) continue;
+      if (named.strange.empty()) named.strange = tensor.entry.name;
+      if (changes_numbers(unknown->part)) named.unread.emplace_back(*unknown, &tensor);
       continue;
     }
     const bool same = !named.layers.empty() && named.layers[current].prefix == parsed->prefix;
@@ -141,23 +147,40 @@ void explain_unrecognized(const NamedLayers& named, const std::vector<DialectVer
                .try_this("Quantize it: fp4moe quantize"));
 }
 
+// Why a claim's experts of a layer cannot be read: the error of the first such module.
+std::optional<Error> unread_module(const NamedLayer& layer, const QuantClaim& claim) {
+  std::string_view last;
+  for (const NamedTensor& item : layer.tensors) {
+    std::string_view module = item.tensor->entry.name;
+    module.remove_suffix(item.name.part.size());
+    if (module == last) continue;  // names are sorted
+    last = module;
+    const auto unread = claim.unread(module);
+    if (!unread || claim.excluded.find(module) != nullptr) continue;
+    return invalid("dialect.unsupported",
+                   unread->pattern.empty()
+                       ? fmt::format("the experts are {}, which is not read here", unread->what)
+                       : fmt::format("the pattern \"{}\" is not understood; if it names the "
+                                     "experts, they are {}, which is not read here",
+                                     printable(unread->pattern), unread->what))
+        .at(module);
+  }
+  return std::nullopt;
+}
+
 // FP4 in a form that is not read here. Its tensors may look like another's, so this comes before
 // anything is concluded from types and shapes.
 bool explain_unread(const NamedLayers& named, const std::vector<DialectVerdict>& verdicts,
                     const tensor::Store& store, Survey& into) {
-  for (std::size_t i = 0; i < verdicts.size(); ++i) {
-    if (verdicts[i].is_float) continue;
-    const NamedTensor& first = named.layers[i].tensors.front();
-    std::string_view module = first.tensor->entry.name;
-    module.remove_suffix(first.name.part.size());
-    for (const QuantClaim& claim : into.facts.claims) {
-      const std::string* what = claim.unread(module);
-      if (what == nullptr || claim.excluded.find(module) != nullptr) continue;
+  for (const QuantClaim& claim : into.facts.claims) {
+    if (!claim.has_unread()) continue;
+    for (std::size_t i = 0; i < verdicts.size(); ++i) {
+      if (verdicts[i].is_float) continue;
+      std::optional<Error> problem = unread_module(named.layers[i], claim);
+      if (!problem) continue;
       into.add(
-          invalid("dialect.unsupported",
-                  fmt::format("the experts are {}, which is not read here", *what))
+          std::move(*problem)
               .in(store.path_of(claim.source))
-              .at(module)
               .expects("MXFP4 (blocks of 32, E8M0 scales) or NVFP4 (blocks of 16, E4M3 scales)",
                        verdicts[i].fact)
               .try_this("Start from a BF16 checkpoint and run fp4moe quantize"));
@@ -165,6 +188,18 @@ bool explain_unread(const NamedLayers& named, const std::vector<DialectVerdict>&
     }
   }
   return false;
+}
+
+// Tensors of FP4 layers' experts that belong to no projection. One that is not applied means other
+// numbers than the writer's.
+void refuse_unread(const NamedLayers& named, const std::vector<DialectVerdict>& verdicts,
+                   const tensor::Store& store, Survey& into) {
+  std::set<std::string_view> prefixes;
+  for (std::size_t i = 0; i < verdicts.size(); ++i)
+    if (verdicts[i].row == into.row) prefixes.insert(named.layers[i].prefix);
+  for (const auto& [name, tensor] : named.unread)
+    if (prefixes.contains(name.prefix))
+      into.add(unread_part(*into.row, name.part).in(store.path(*tensor)).at(tensor->entry.name));
 }
 
 // The row most layers have; others are problems.
@@ -258,6 +293,7 @@ Survey survey(const tensor::Store& store) {
   found.evidence = claims_text(found.facts, store) + "; " + first->fact;
 
   check_duplicates(named.layers, found);
+  refuse_unread(named, verdicts, store, found);
   for (std::size_t i = 0; i < named.layers.size(); ++i) {
     const NamedLayer& layer = named.layers[i];
     const DialectVerdict& verdict = verdicts[i];

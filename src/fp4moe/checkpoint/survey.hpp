@@ -63,6 +63,9 @@ struct Survey {
 
 Survey survey(const tensor::Store& store);
 
+// The error of an experts' tensor that changes numbers and is not applied.
+Error unread_part(const DialectRow& row, std::string_view part);
+
 // Fills in a layer of dialect `row`; adds what is wrong to `into`.
 LayerTensors build_layer(const NamedLayer& named, const DialectRow& row, const tensor::Store& store,
                          Survey& into);

@@ -187,7 +187,7 @@ void classify_weight(DialectVerdict& verdict, const Parts& parts, const ModelFac
 }
 
 void classify_per_expert(DialectVerdict& verdict, const Parts& parts, const ModelFacts& facts) {
-  // A layer that is FP4 in part only is none of ours; others may be.
+  // A layer that is FP4 in part only is not supported; others may be.
   if (const auto other = parts.other_projection()) {
     verdict.other = fmt::format("FP4 and {} mixed", tensor::name(*other));
     return;
@@ -256,7 +256,7 @@ void classify_gguf(DialectVerdict& verdict, const Parts& parts) {
   if (mxfp4 && nvfp4) {
     refuse(verdict, "dialect.mixed", "projections of one layer are MXFP4 and NVFP4");
   } else if (mxfp4 || nvfp4) {
-    // A layer that is FP4 in part only is none of ours; others may be.
+    // A layer that is FP4 in part only is not supported; others may be.
     for (const tensor::DTypeRow& type : tensor::kDTypes)
       if (type.dtype != DType::gguf_mxfp4 && type.dtype != DType::gguf_nvfp4 &&
           parts.is(".weight", type.dtype))

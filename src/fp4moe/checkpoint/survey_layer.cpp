@@ -140,8 +140,8 @@ class LayerBuilder {
     return invalid(id, message).in(store_.path(tensor)).at(tensor.entry.name);
   }
 
-  // Experts that the configuration does not count. They are left out of what follows, so that what
-  // they lack is not reported, too.
+  // Experts beyond the configuration's number. They are ignored below, so their defects are not
+  // reported, too.
   void refuse_extra(std::vector<std::uint64_t>& numbers) {
     const std::uint64_t said = into_.facts.model.experts.value_or(0);
     const auto first = std::ranges::lower_bound(numbers, said);
@@ -214,14 +214,10 @@ class LayerBuilder {
     }
     if (!part || (per_expert() != item.name.expert.has_value())) {
       // One that is not applied means other numbers than the writer's.
-      if (!part && changes_numbers(item.name.part)) {
-        const bool is_scale = item.name.part.find("scale") != std::string_view::npos;
-        into_.add(at(*item.tensor, is_scale ? "tensor.unread_scale" : "tensor.unread_part",
-                     fmt::format("the experts have a {} that nothing here applies",
-                                 is_scale ? "scale" : "part"))
-                      .expects(fmt::format("the parts of {} {}", row_.name, name(row_.format)),
-                               fmt::format("\"{}\"", printable(item.name.part))));
-      }
+      if (!part && changes_numbers(item.name.part))
+        into_.add(unread_part(row_, item.name.part)
+                      .in(store_.path(*item.tensor))
+                      .at(item.tensor->entry.name));
       into_.extras.push_back(item.tensor);
       return;
     }
@@ -498,6 +494,15 @@ class LayerBuilder {
 };
 
 }  // namespace
+
+Error unread_part(const DialectRow& row, std::string_view part) {
+  const bool is_scale = part.find("scale") != std::string_view::npos;
+  return invalid(is_scale ? "tensor.unread_scale" : "tensor.unread_part",
+                 fmt::format("the experts have a {} that nothing here applies",
+                             is_scale ? "scale" : "part"))
+      .expects(fmt::format("the parts of {} {}", row.name, name(row.format)),
+               fmt::format("\"{}\"", printable(part)));
+}
 
 LayerTensors build_layer(const NamedLayer& named, const DialectRow& row, const tensor::Store& store,
                          Survey& into) {

@@ -1,5 +1,5 @@
 // Matrices whose bytes lie by columns: ModelOpt's fused experts are [experts, k / 2, rows]. A byte
-// holds the codes of two neighbours of one row, or a block's scale, so that whole bytes move.
+// holds the codes of two neighbors of one row, or a block's scale, so that whole bytes move.
 #pragma once
 #include <algorithm>
 #include <cstddef>

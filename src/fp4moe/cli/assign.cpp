@@ -135,7 +135,7 @@ struct Assign {
     return Done{};
   }
 
-  // The choice that is spelt so, or the word itself where everything goes.
+  // The choice that is spelled so, or the word itself where everything goes.
   Result<std::string> chosen(std::string_view word) const {
     if (option.choices.empty()) return std::string(word);
     for (const std::string& choice : option.choices)

@@ -136,10 +136,7 @@ void print_device(const Io& io, const bench::GpuFacts& gpu, const bench::Ceiling
                         human_bytes(gpu.l2_bytes), human_bytes(gpu.memory_bytes));
   io.out << fmt::format("ceilings: read {:.0f} GB/s, copy {:.0f} GB/s, bf16 {:.0f} GFLOP/s\n",
                         ceilings.read_gb_per_s, ceilings.copy_gb_per_s, ceilings.bf16_gflop_per_s);
-  io.out << (gpu.warm_up >= bench::kSustainedWarmUp
-                 ? fmt::format("sustained: after {:g} s of work\n\n", gpu.warm_up)
-                 : fmt::format("burst: after {:g} s of work, clocks may be higher than in use\n\n",
-                               gpu.warm_up));
+  io.out << bench::sustained_text(gpu) << "\n\n";
 }
 
 Result<int> run_ceilings(const BenchOptions& options, const Setting& setting, const Io& io) {
@@ -362,10 +359,21 @@ Result<int> run_layer(const BenchOptions& options, const Setting& setting, const
   };
   // Devices are fast: a digit behind the point.
   const auto time = [&](double us) { return fmt::format("{:.{}f}", us, measured->gpu ? 1 : 0); };
+  // The error against float64 of activations as they came, beside that of the quantized ones.
+  const bool has_quantized = std::ranges::any_of(
+      measured->results,
+      [](const bench::LayerResult& result) { return result.rel_error_unquantized.has_value(); });
+  const auto unquantized = [&](const bench::LayerResult& result) {
+    if (!has_quantized) return std::string();
+    return fmt::format(" {:>11}", result.rel_error_unquantized
+                                      ? fmt::format("{:.1e}", *result.rel_error_unquantized)
+                                      : "");
+  };
   io.out << fmt::format(
-      "{:>6} {:24} {:8} {:>7} {:>10} {:>10} {:>10} {:>7} {:>8} {:>10} {:>6} {:>8}{}\n", "tokens",
+      "{:>6} {:24} {:8} {:>7} {:>10} {:>10} {:>10} {:>7} {:>8} {:>10} {:>6} {:>8}{}{}\n", "tokens",
       "kernel", "numerics", "experts", "us median", "p10", "p90", "GB/s", "GFLOP/s", "floor us",
-      "ratio", "error", first.gpu_state ? "   MHz   W  °C mJ/token" : "");
+      "ratio", "error", has_quantized ? " unquantized" : "",
+      first.gpu_state ? "   MHz   W  °C mJ/token" : "");
   const auto state = [](const bench::LayerResult& result) {
     if (!result.gpu_state) return std::string();
     const auto& [clock, power, temperature] = *result.gpu_state;
@@ -375,11 +383,11 @@ Result<int> run_layer(const BenchOptions& options, const Setting& setting, const
   };
   for (const bench::LayerResult& result : measured->results)
     io.out << fmt::format(
-        "{:6} {:24} {:8} {:7.1f} {:>10} {:>10} {:>10} {:7.1f} {:8.0f} {:>10} {:6.2f} {:8.1e}{}\n",
+        "{:6} {:24} {:8} {:7.1f} {:>10} {:>10} {:>10} {:7.1f} {:8.0f} {:>10} {:6.2f} {:8.1e}{}{}\n",
         result.tokens, kernel(result), result.numerics, result.active_experts,
         time(result.timing.us_median), time(result.timing.us_p10), time(result.timing.us_p90),
         result.timing.rate(), result.gflop_per_s(), time(result.floor_us), result.ratio_to_floor(),
-        result.rel_error, state(result));
+        result.rel_error, unquantized(result), state(result));
   return kDone;
 }
 
@@ -490,7 +498,8 @@ Run declare_bench(OptionSet& set) {
             "Layers in rotation (default: four times the last-level cache, at least 2)");
   layer
       .add("--warm-up", options->warm_up,
-           "Engine cuda: seconds of work before the measurement (default: 10; less is a burst)")
+           "Engine cuda: seconds of work before the measurement (default: 10; less, or --seconds "
+           "below 4, is a burst)")
       .between(0.0, 3600.0);
   OptionSet& plot = set.add_subcommand("plot", "Draw reports of bench layer --json as SVG",
                                        asks(Benchmark::plot));

@@ -184,6 +184,27 @@ TEST_F(LayerBench, MeasuresLayersAndDrawsWhatItMeasured) {
   EXPECT_TRUE(first.starts_with("<svg ")) << first;
 }
 
+TEST_F(LayerBench, AReportOfADeviceSaysWhetherItIsSustained) {
+  std::vector<std::string> words{
+      "layer",         "--model",    model_,      "--tokens", "1",         "--engine", "cuda",
+      "--activations", "none,mxfp8", "--warm-up", "0",        "--seconds", "0.01"};
+  const Outcome shown = bench(words);
+  if (shown.status != 0) {
+    EXPECT_EQ(shown.status, 7) << shown.err;  // no device
+    return;
+  }
+  EXPECT_NE(shown.out.find("burst: after 0 s of work"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find(" unquantized"), std::string::npos) << shown.out;
+  words.emplace_back("--json");
+  const auto report = parse_json(bench(words).out);
+  ASSERT_TRUE(report);
+  EXPECT_EQ((*report)["device"]["warm_up_s"], 0.0);
+  EXPECT_EQ((*report)["device"]["is_sustained"], false);
+  EXPECT_TRUE((*report)["device"].contains("seconds"));
+  EXPECT_FALSE((*report)["results"][0].contains("rel_error_unquantized"));
+  EXPECT_TRUE((*report)["results"][1].contains("rel_error_unquantized"));
+}
+
 TEST_F(LayerBench, SaysWhatCannotBeMeasuredOrDrawn) {
   EXPECT_EQ(bench({"layer", "--model", "no-such-model"}).status, 2);
   EXPECT_EQ(bench({"layer", "--tokens", "0"}).status, 2);

@@ -57,8 +57,7 @@ Result<int> guarded(const Command& command, const Run& run, const Io& io, const 
   }
 }
 
-// A full disk must not look like success. A reader that has gone away (`fp4moe matrix | head -1`)
-// had what it wanted.
+// A full disk must not look like success. A closed pipe (`... | head -1`) is success.
 int written(const Io& io, int status) {
   io.out.flush();
   if (io.out || (&io.out == &std::cout && is_reader_gone(STDOUT_FILENO))) return status;
@@ -96,7 +95,7 @@ int run_all(std::span<const char* const> words, const Outlet& to) {
   return written(io, run_words(words, io, guarded));
 }
 
-// Memory that lacks outside the command: for its options, or for the words of an error.
+// Out of memory outside the command: while options are read or an error is printed.
 int print_thrown(const Outlet& to) {
   try {
     const Error why = thrown_error();

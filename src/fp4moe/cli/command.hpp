@@ -63,7 +63,7 @@ struct Io {
     return {other, err,     threads,     json,        show_progress,
             color, columns, err_columns, on_progress, commands};
   }
-  // For the line that matters, where colours are shown.
+  // For the line that matters, where colors are shown.
   std::string bold(const std::string& text) const {
     return color ? "\x1b[1m" + text + "\x1b[0m" : text;
   }

@@ -27,6 +27,7 @@
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/runtime/choice.hpp"
 #include "fp4moe/runtime/target.hpp"
+#include "fp4moe/tensor/files/atomic_file.hpp"
 
 namespace fp4moe::cli {
 
@@ -98,7 +99,8 @@ struct ChosenRecipe {
 };
 
 // The layout that was asked for, or the one the backend's kernels read.
-Result<Done> choose_layout(const ConvertOptions& options, ChosenRecipe& chosen) {
+Result<Done> choose_layout(const ConvertOptions& options, const checkpoint::Checkpoint& source,
+                           ChosenRecipe& chosen) {
   Recipe& recipe = chosen.recipe;
   if (!options.layout.empty() && !options.backend.empty())
     return usage("convert.layout", "both a backend and a layout are given")
@@ -111,7 +113,7 @@ Result<Done> choose_layout(const ConvertOptions& options, ChosenRecipe& chosen) 
   }
   const Result<platform::Device> device = resolve_device(options.request);
   if (!device) return device.why();
-  const Result<plan::Model> model = plan::model_from_checkpoint(options.path);
+  const Result<plan::Model> model = plan::model_from_checkpoint(source, options.path);
   if (!model) return model.why();
   const runtime::Target target{*model, recipe.slice, *device, options.request.device != "auto"};
   if (!options.layout.empty()) {
@@ -141,11 +143,13 @@ Result<Done> choose_layout(const ConvertOptions& options, ChosenRecipe& chosen) 
   return Done{};
 }
 
-Result<ChosenRecipe> make_recipe(const ConvertOptions& options, const checkpoint::Slice& slice) {
+Result<ChosenRecipe> make_recipe(const ConvertOptions& options,
+                                 const checkpoint::Checkpoint& source,
+                                 const checkpoint::Slice& slice) {
   ChosenRecipe chosen;
   Recipe& recipe = chosen.recipe;
   recipe.slice = slice;
-  if (Result<Done> done = choose_layout(options, chosen); !done) return done.why();
+  if (Result<Done> done = choose_layout(options, source, chosen); !done) return done.why();
   recipe.params_type = options.params_dtype == "f16" ? tensor::DType::f16 : tensor::DType::bf16;
   recipe.sizing.hidden = options.pad_hidden;
   recipe.sizing.intermediate = options.pad_intermediate;
@@ -256,7 +260,7 @@ void print_report(const Io& io, const convert::ConvertReport& report, const std:
 Result<Json> convert_slice(const ConvertOptions& options, const checkpoint::Checkpoint& source,
                            const checkpoint::Slice& slice, const std::string& out,
                            const std::string& sibling, const Io& io) {
-  const Result<ChosenRecipe> chosen = make_recipe(options, slice);
+  const Result<ChosenRecipe> chosen = make_recipe(options, source, slice);
   if (!chosen) return chosen.why();
   // Opening read headers all over the files; their pages are not needed again.
   for (const tensor::MappedFile& file : source.store().files()) file.drop(file.bytes());
@@ -306,8 +310,13 @@ Result<Json> convert_slice(const ConvertOptions& options, const checkpoint::Chec
 // Tensors that all ranks have lie on the disk once, and OUT itself is the model folder.
 Result<Json> convert_ranks(const ConvertOptions& options, const checkpoint::Checkpoint& source,
                            const std::vector<checkpoint::Slice>& slices, const Io& io) {
+  tensor::ParentFolder parent;
+  if (!options.dry_run) {
+    Result<tensor::ParentFolder> result = tensor::ParentFolder::create(options.out);
+    if (!result) return result.why();
+    parent = *std::move(result);
+  }
   std::error_code code;
-  if (!options.dry_run) std::filesystem::create_directories(options.out, code);
   const std::string first = rank_folder_name(0);
   Json ranks = Json::array();
   for (std::size_t rank = 0; rank < slices.size(); ++rank) {
@@ -334,7 +343,8 @@ Result<int> run_convert(const ConvertOptions& options, const Io& io) {
   if (!slices) return slices.why();
   const Result<checkpoint::Checkpoint> source = checkpoint::Checkpoint::open(options.path);
   if (!source) return source.why();
-  warn_of_defects(options.path, {.scalars_only = true, .threads = io.threads}, io);
+  const checkpoint::LintOptions scalars{.scalars_only = true, .threads = io.threads};
+  warn_of_defects(checkpoint::lint(source->store(), options.path, scalars), io);
   const InterruptGuard guard;
   const Result<Json> json =
       slices->size() == 1 ? convert_slice(options, *source, slices->front(), options.out, {}, io)

@@ -215,6 +215,32 @@ TEST_F(ConvertCommand, WritesEveryRankOfAGroup) {
   EXPECT_TRUE(has(dry.out, "Next: the same without --dry-run")) << dry.out;
 }
 
+TEST_F(ConvertCommand, ARefusedGroupOfRanksLeavesNoFolder) {
+  const std::vector<std::string> ranks{"-o", out_, "--layout", "as_loaded.mxfp4", "--tp", "2"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), ranks.begin(), ranks.end());
+    return convert(more);
+  };
+  EXPECT_EQ(with({"--max-memory", "1MB"}).status, 6);
+  EXPECT_FALSE(fs::exists(out_));
+  EXPECT_EQ(convert({"-o", out_, "--layout", "as_loaded.nvfp4", "--tp", "2"}).status, 2);
+  EXPECT_FALSE(fs::exists(out_));
+  fs::create_directory(out_);
+  EXPECT_EQ(with({"--max-memory", "1MB"}).status, 6);
+  EXPECT_TRUE(fs::exists(out_)) << "it was there before";
+  fs::permissions(out_, fs::perms::all);
+  const Outcome open = with({});
+  EXPECT_EQ(open.status, 1);
+  EXPECT_TRUE(has(open.err, "folder.foreign")) << open.err;
+  EXPECT_TRUE(fs::is_empty(out_));
+  fs::permissions(out_, fs::perms::owner_all);
+  EXPECT_EQ(with({}).status, 0);
+  const Outcome nowhere =
+      convert({"-o", folder_ / "a/b", "--layout", "as_loaded.mxfp4", "--tp", "2"});
+  EXPECT_EQ(nowhere.status, 1);
+  EXPECT_TRUE(has(nowhere.err, "No such file or directory")) << nowhere.err;
+}
+
 TEST_F(ConvertCommand, NamesTheBackendInAnySpelling) {
   for (const char* name : {"MARLIN", "marlin", "Marlin"})
     EXPECT_TRUE(

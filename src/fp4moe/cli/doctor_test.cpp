@@ -71,6 +71,14 @@ TEST(Doctor, SaysWhetherThePluginFitsTheVllmThatIsInstalled) {
   EXPECT_TRUE(said().says("vllm                     0.33.0+cu129: the plug-in was read"));
 }
 
+TEST(Doctor, TellsTheVllmForGpusThatThePluginWasOnlyReadAgainstIt) {
+  const FakeRoot root;
+  root.file("/a/vllm-0.32.0.dist-info/METADATA");
+  EXPECT_TRUE(
+      examined(machine(root, {{"PYTHONPATH", "/a"}}))
+          .says("vllm                     0.32.0: the plug-in was read against it, and not run"));
+}
+
 TEST(Doctor, TellsHowToCompareAnUnknownVllm) {
   const FakeRoot root;
   root.file("/a/vllm-0.40.0.dist-info/METADATA");

@@ -254,7 +254,7 @@ Run declare_explain(OptionSet& set) {
       .as(Form::path)
       .listed("models");
   declare_selection(set, options->request);
-  set.add("--log", options->log, "Take the question from vLLM's message or log: a file, or -")
+  set.add("--log", options->log, "Take the request from vLLM's message or log: a file, or -")
       .as(Form::path);
   set.add("--diff", options->diff, "Show what another policy decides instead").listed("policies");
   set.add("--all-devices", options->all_devices, "One line for every described device");

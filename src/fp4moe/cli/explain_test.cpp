@@ -128,7 +128,7 @@ TEST(Explain, ALogIsTheRequest) {
   EXPECT_EQ(run({"explain", "--log", folder / "nothing"}).status, 1);
 }
 
-TEST(Explain, LinesFitTheTerminalAndColoursAreForTerminalsAlone) {
+TEST(Explain, LinesFitTheTerminalAndColorsAreForTerminalsAlone) {
   runtime::SelectionOptions options;
   options.device = "mi355x";
   options.policy = "2026-08-22";
@@ -290,7 +290,7 @@ TEST(Explain, TakesTheNamesThatItPrints) {
   EXPECT_TRUE(has(
       run({"explain", "--device", "b200", "--policy", "2026-04-24", "--backend", "TRITON_UNFUSED"})
           .err,
-      "no word of policy 2026-04-24 leads to TRITON_UNFUSED"));
+      "no name of policy 2026-04-24 selects TRITON_UNFUSED"));
   EXPECT_EQ(run({"explain", "--device", "b200", "--format", "nvfp4", "--policy", "2026-01-27",
                  "--backend", "MARLIN"})
                 .status,

@@ -33,7 +33,7 @@ std::uint64_t tensor_row(const Layout& layout, const Matrix& matrix, std::uint64
     const layout::Sizes sizes{.hidden = matrix.cols, .intermediate = half};
     row = layout::w13_row(layout, sizes, sizes, false, row < half ? 0 : 1, row % half);
   }
-  return layout.shuffles_rows ? layout::shuffled_row(row) : row;
+  return layout.has_shuffled_rows ? layout::shuffled_row(row) : row;
 }
 
 Json word_json(const layout::WordCode* code) {
@@ -41,7 +41,7 @@ Json word_json(const layout::WordCode* code) {
   Json places = Json::array();
   for (unsigned offset = 0; offset < 8; ++offset) {
     std::vector<unsigned> bits;
-    for (unsigned b = 0; b < 4; ++b) bits.push_back(code->place(offset, b));
+    for (unsigned b = 0; b < 4; ++b) bits.push_back(code->bit_position(offset, b));
     places.push_back(bits);
   }
   return {{"name", code->name}, {"place", std::move(places)}};
@@ -77,7 +77,7 @@ Result<Matrix> read_matrix(const std::string& text) {
   const std::size_t cross = rest.find('x');
   if (cross == rest.npos || !read_size(rest.substr(0, cross), matrix.rows) ||
       !read_size(rest.substr(cross + 1), matrix.cols) || (matrix.is_gated && matrix.rows % 2 != 0))
-    return usage("layout.matrix", "this is no matrix")
+    return usage("layout.matrix", "unknown matrix")
         .expects(
             fmt::format("w2:ROWSxCOLUMNS or w13:ROWSxCOLUMNS with up to {} of each, w13 with an "
                         "even number of rows",

@@ -51,7 +51,7 @@ Result<std::vector<float>> read_numbers(const std::vector<std::string>& words) {
   for (const std::string& word : words) {
     const std::optional<float> value = float_from(word);
     if (!value)
-      return usage("numbers.value", "this is no number")
+      return usage("numbers.value", "invalid number")
           .expects("decimal numbers, nan or inf", "'" + printable(word) + "'");
     numbers.push_back(*value);
   }

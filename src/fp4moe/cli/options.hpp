@@ -106,7 +106,7 @@ struct OptionSet {
                             std::function<void()> on_choice = {});
   // Nothing where there is no such subcommand.
   const OptionSet* find(std::string_view called) const;
-  // The option that is spelt so: "-o", "--out". Nothing where there is none.
+  // The option that is spelled so: "-o", "--out". Nothing where there is none.
   const Option* find_option(std::string_view spelling) const;
 };
 

@@ -158,7 +158,7 @@ TEST(Options, TakeValuesInEveryForm) {
   EXPECT_EQ(out, "OUT");
   EXPECT_TRUE(verbose && json);
   EXPECT_EQ(libraries, (std::vector<std::string>{"-aiter", "+b12x", "c"}));
-  EXPECT_EQ(placement, "round-robin");  // as the choice is spelt
+  EXPECT_EQ(placement, "round-robin");  // as the choice is spelled
   EXPECT_EQ(path, "--x");
   ASSERT_TRUE(accepts(set, "--out=a=b"));
   EXPECT_EQ(out, "a=b");

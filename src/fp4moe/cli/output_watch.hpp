@@ -43,7 +43,7 @@ class OutputStands final : public std::exception {
   bool is_ranks_ = false;
 };
 
-// `why` as it is, or for a lack of memory what stands all the same.
+// `why`; if memory ran out after the output was complete, the error says so.
 Error with_what_stands(Error why, const OutputWatch& watch);
 
 }  // namespace fp4moe::cli

@@ -159,7 +159,7 @@ Result<int> compute(const RunOptions& options, const Io& io, runtime::RunOptions
   const auto layers = choose_layers(*model, options.layer);
   if (!layers) return layers.why();
   if (!model->is_converted() && is_first)
-    warn_of_defects(options.path, lint_of(*model, *layers, io), io);
+    warn_of_defects(checkpoint::lint(options.path, lint_of(*model, *layers, io)), io);
   Result<runtime::RunInput> input =
       options.input.empty()
           ? runtime::seeded_input(options.tokens, model->hidden(layers->front()), options.seed)

@@ -1,7 +1,7 @@
-// Scales of the layout native_sm90 (docs/layouts/native_sm90.*.md) and its generation, where both
-// who packs on the CPU and who packs on the device look. A stored scale times an e2m1 code in
-// the bits of a bf16 number must be a normal bf16 number; what is taken out of the scales for that
-// is given back to the accumulators as a float32 factor.
+// Scales of the layout native_sm90 (docs/layouts/native_sm90.*.md) and its generation, for packers
+// on the CPU and on the device. A stored scale times an e2m1 code in the bits of a bf16 number must
+// be a normal bf16 number. Scales are divided by a factor for that; accumulators are multiplied by
+// it, in float32.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -10,8 +10,7 @@
 
 namespace fp4moe::formats {
 
-// Whatever changes in the layout changes it, so that what was packed before is refused and not
-// misread.
+// Changes with every change of the layout, so that older packed weights are refused, not misread.
 inline constexpr std::string_view kSm90Generation = "g3";
 
 // MXFP4: the stored byte is the E8M0 byte + 126 - offset, the factor 2^offset. The offset of scales

@@ -31,7 +31,7 @@ Extent sample(const Map& map) {
   return {rows, cols};
 }
 
-std::vector<std::optional<Coord>> first_slots(const IndexMap& map, std::uint64_t count) {
+std::vector<std::optional<Coord>> first_elements(const IndexMap& map, std::uint64_t count) {
   std::vector<std::optional<Coord>> found(count);
   for (std::uint64_t row = 0; row < map.padded().rows; ++row)
     for (std::uint64_t col = 0; col < map.padded().cols; ++col)
@@ -44,27 +44,27 @@ std::string cell(const std::optional<Coord>& at) {
   return at ? fmt::format("{}:{}", at->row, at->col) : "";
 }
 
-// The places of the word that are XORed into one of the low half.
-std::string mixed_with(const WordMix& mix, unsigned place) {
-  const bool below = ((mix.below >> place) & 1) != 0, above = ((mix.above >> place) & 1) != 0;
+// The bits of the word that are XORed into bit `bit` of the low half.
+std::string mixed_with(const WordMix& mix, unsigned bit) {
+  const bool below = ((mix.below >> bit) & 1) != 0, above = ((mix.above >> bit) & 1) != 0;
   std::string text;
-  if (below) text += fmt::format("{}", place - WordMix::kReach);
+  if (below) text += fmt::format("{}", bit - WordMix::kReach);
   if (below && above) text += ",";
-  if (above) text += fmt::format("{}", place + WordMix::kReach);
+  if (above) text += fmt::format("{}", bit + WordMix::kReach);
   return text;
 }
 
 std::string word_code_drawing(const WordCode& code) {
-  std::array<std::string, 16> places;
+  std::array<std::string, 16> bit_positions;
   for (unsigned reg = 0; reg < 4; ++reg)
     for (unsigned bit = 0; bit < 4; ++bit)
-      places[code.bits[reg][bit] % 16] =
+      bit_positions[code.bits[reg][bit] % 16] =
           fmt::format("{}x{}.{}", code.bits[reg][bit] < 16 ? "" : "~", reg, bit);
   std::string line = "\nbit  ", from = "code ", mixed = "xor  ";
-  for (unsigned place = 16; place-- > 0;) {
-    line += fmt::format("{:>6}", place);
-    from += fmt::format("{:>6}", places[place]);
-    mixed += fmt::format("{:>6}", mixed_with(code.mix, place));
+  for (unsigned position = 16; position-- > 0;) {
+    line += fmt::format("{:>6}", position);
+    from += fmt::format("{:>6}", bit_positions[position]);
+    mixed += fmt::format("{:>6}", mixed_with(code.mix, position));
   }
   line += "\n" + from + "\n";
   if ((code.mix.below | code.mix.above) == 0) return line;
@@ -102,7 +102,7 @@ std::string drawing(const Map& map) {
   if (!bound) return {};
   std::string text;
   if (map.element == Element::byte) {
-    const auto offsets = first_slots(*bound, 64);
+    const auto offsets = first_elements(*bound, 64);
     for (std::size_t line = 0; line < 4; ++line) {
       text += fmt::format("{:>5} |", line * 16);
       for (std::size_t i = 0; i < 16; ++i)
@@ -111,7 +111,7 @@ std::string drawing(const Map& map) {
     }
     return text;
   }
-  const auto offsets = first_slots(*bound, 128);
+  const auto offsets = first_elements(*bound, 128);
   if (map.code == nullptr) {
     for (std::size_t line = 0; line < 8; ++line) {
       text += fmt::format("{:>5} |", line * 8);
@@ -156,9 +156,9 @@ std::string order_words(const Layout& layout) {
       : order.block == 1 ? fmt::format("w13: {} and {} rows are interleaved", first, second)
                          : fmt::format("w13: {} {} rows, then the {} rows that belong to them",
                                        order.block, first, second);
-  if (layout.shuffles_rows)
+  if (layout.has_shuffled_rows)
     text += "; then every 32 rows are shuffled: row 4a + b of 8 x 4 goes to a + 8b";
-  if (layout.pads_at_end) text += "; padding rows follow both halves";
+  if (layout.is_padded_at_end) text += "; padding rows follow both halves";
   return text;
 }
 

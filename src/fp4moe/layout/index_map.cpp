@@ -50,8 +50,8 @@ Result<IndexMap> IndexMap::bind(const Map& map, Extent logical, Extent stretched
                                    map.of == 0 ? 1 : map.record};
   const std::optional<std::uint64_t> offsets = checked_product(factors);
   if (!offsets || *offsets > kMax) return too_large(map);
-  bound.slots_ = map.of == 0 ? *offsets : *offsets / map.of;
-  if (map.element == Element::nibble && bound.slots_ % 2 != 0)
+  bound.offsets_ = map.of == 0 ? *offsets : *offsets / map.of;
+  if (map.element == Element::nibble && bound.offsets_ % 2 != 0)
     return refuse(map, cols, logical.cols, 2);
   return bound;
 }

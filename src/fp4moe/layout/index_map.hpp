@@ -1,5 +1,5 @@
-// A layout is one function: the offset of a logical element. It is written down as data, and packing,
-// unpacking, fast kernels, checks and drawings all derive from it.
+// A layout is one function: the offset of a logical element. It is written down as data, and
+// packing, unpacking, fast kernels, checks and drawings all derive from it.
 //
 //   offset(row, col) = begin + sum over digits of ((x / divide) % modulo) * stride,   x = row or col
 //
@@ -62,9 +62,8 @@ struct List {
 struct Map {
   std::string_view name{};
   Element element = Element::byte;
-  // Rows and columns are padded up to multiples of these, ...
+  // Rows and columns must be multiples of need_*; they are padded to multiples of pad_*.
   std::uint32_t pad_rows = 1, pad_cols = 1;
-  // ... after they were found to be multiples of these.
   std::uint32_t need_rows = 1, need_cols = 1;
   List<Digit, 12> digits{};
   List<Dim, 5> dims{};                // the tensor's shape; none: [experts, rows, columns]
@@ -74,7 +73,7 @@ struct Map {
   std::uint32_t begin = 0;            // records: the first offset of this part, and
   std::uint32_t record = 0,
                 of = 0;           // offsets of a record, elements of this part in it; 0: no record
-  std::uint8_t padding = 0;       // the byte in padded places
+  std::uint8_t padding = 0;       // the byte that pads
   bool padding_is_unset = false;  // the reference leaves it as it finds it; here it is `padding`
 };
 
@@ -88,8 +87,8 @@ class IndexMap {
   const Map& map() const { return map_; }
   Extent logical() const { return logical_; }
   Extent padded() const { return padded_; }
-  std::uint64_t offsets() const { return slots_; }
-  std::uint64_t bytes() const { return map_.element == Element::byte ? slots_ : slots_ / 2; }
+  std::uint64_t offsets() const { return offsets_; }
+  std::uint64_t bytes() const { return map_.element == Element::byte ? offsets_ : offsets_ / 2; }
   std::uint64_t stride(const Digit& digit) const {
     return digit.fixed + digit.by_cols * padded_.cols + digit.by_rows * padded_.rows;
   }
@@ -116,7 +115,7 @@ class IndexMap {
 
   Map map_{};
   Extent logical_{}, padded_{};
-  std::uint64_t slots_ = 0;
+  std::uint64_t offsets_ = 0;
 };
 
 }  // namespace fp4moe::layout

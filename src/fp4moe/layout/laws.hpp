@@ -12,19 +12,19 @@
 
 namespace fp4moe::layout {
 
-// Every place of the padded matrix, row after row.
+// Every element of the padded matrix, row after row.
 template <class Visit>
-void for_each_place(Extent extent, const Visit& visit) {
+void for_each_element(Extent extent, const Visit& visit) {
   for (std::uint64_t row = 0; row < extent.rows; ++row)
     for (std::uint64_t col = 0; col < extent.cols; ++col) visit(Coord{row, col});
 }
 
 // In range, and no offset used twice; all offsets used where the storage holds nothing else.
-inline std::string broken_places(const IndexMap& map) {
+inline std::string broken_offsets(const IndexMap& map) {
   std::vector<bool> used(map.offsets());
   std::string broken;
-  std::uint64_t places = 0;
-  for_each_place(map.padded(), [&](Coord at) {
+  std::uint64_t elements = 0;
+  for_each_element(map.padded(), [&](Coord at) {
     if (!broken.empty()) return;
     const std::uint64_t offset = map.offset(at);
     if (offset >= map.offsets())
@@ -34,15 +34,15 @@ inline std::string broken_places(const IndexMap& map) {
       broken = fmt::format("({}, {}) lies in offset {}, which is taken", at.row, at.col, offset);
     else
       used[offset] = true;
-    ++places;
+    ++elements;
   });
   if (!broken.empty()) return broken;
-  if (map.map().record == 0 && places != map.offsets())
-    return fmt::format("{} places fill {} offsets", places, map.offsets());
+  if (map.map().record == 0 && elements != map.offsets())
+    return fmt::format("{} elements fill {} offsets", elements, map.offsets());
   return {};
 }
 
-// A value that is set is read back, and nothing else changes: neither neighbours nor padding.
+// A value that is set is read back, and nothing else changes: neither neighbors nor padding.
 inline std::string broken_storage(const IndexMap& map, std::byte before) {
   const unsigned mask = map.map().element == Element::nibble ? 15 : 255;
   const std::vector<std::byte> untouched(map.bytes(), before);
@@ -51,12 +51,12 @@ inline std::string broken_storage(const IndexMap& map, std::byte before) {
     return at.row < map.logical().rows && at.col < map.logical().cols;
   };
   SplitMix64 random(7);
-  for_each_place(map.logical(), [&](Coord at) {
+  for_each_element(map.logical(), [&](Coord at) {
     map.set(storage, map.offset(at), static_cast<std::uint8_t>(random.next() & mask));
   });
   std::string broken;
   SplitMix64 again(7);
-  for_each_place(map.padded(), [&](Coord at) {
+  for_each_element(map.padded(), [&](Coord at) {
     const std::uint64_t offset = map.offset(at);
     const std::uint64_t wanted = is_logical(at) ? again.next() & mask : map.get(untouched, offset);
     const unsigned found = map.get(storage, offset);
@@ -72,7 +72,7 @@ inline std::string broken_law(const IndexMap& map) {
   if (padded.rows < logical.rows || padded.cols < logical.cols) return "padding makes it smaller";
   if (padded.rows % map.map().pad_rows != 0 || padded.cols % map.map().pad_cols != 0)
     return "the padded size is not a multiple";
-  for (std::string broken : {broken_places(map), broken_storage(map, std::byte{0}),
+  for (std::string broken : {broken_offsets(map), broken_storage(map, std::byte{0}),
                              broken_storage(map, std::byte{0xFF})})
     if (!broken.empty()) return broken;
   return {};

@@ -17,7 +17,7 @@ std::uint64_t w13_row(const Layout& layout, Sizes real, Sizes padded, bool is_in
   const bool second = (which == 1) != order.up_first;
   std::uint64_t block = order.as_loaded && is_interleaved ? 1 : order.block;
   if (block == 0) block = padded.intermediate;
-  if (layout.pads_at_end && padded.intermediate != real.intermediate) {
+  if (layout.is_padded_at_end && padded.intermediate != real.intermediate) {
     // The halves lie together, then the padding; if halves are interleaved, the second begins at
     // the middle of all rows, wherever that falls.
     const std::uint64_t row = (second ? real.intermediate : 0) + i;

@@ -16,7 +16,7 @@ namespace fp4moe::layout {
 
 using formats::WeightFormat;
 
-// The rows of w13 for gate row i and up row i, before `shuffles_rows`:
+// The rows of w13 for gate row i and up row i, before any shuffle (has_shuffled_rows):
 //   row = (i / block) * 2 * block + (is second) * block + i % block
 // Blocks of one row are interleaved; a block of 0 is the whole (padded) half. As loaded: in the
 // checkpoint's own order, interleaved or halves. Layers without a gate keep their rows.
@@ -37,20 +37,20 @@ struct Layout {
   std::string_view generation{};  // "" where the layout never changed
   WeightFormat format{};
   W13Order order{};
-  bool shuffles_rows = false;    // both matrices: blocks of 32 rows, (a, b) of 8 x 4 -> (b, a)
-  std::uint32_t gated_rows = 1;  // w13's rows must be a multiple of this where there is a gate
-  bool pads_at_end = false;      // gated w13: padding rows after both halves instead of in each
-  Map codes{}, scales{};         // of w13 and w2 alike
+  bool has_shuffled_rows = false;  // both matrices: blocks of 32 rows, (a, b) of 8 x 4 -> (b, a)
+  std::uint32_t gated_rows = 1;    // w13's rows must be a multiple of this where there is a gate
+  bool is_padded_at_end = false;   // gated w13: padding rows after both halves instead of in each
+  Map codes{}, scales{};           // of w13 and w2 alike
   tensor::DType codes_type = tensor::DType::u8, scales_type = tensor::DType::u8;
   bool one_record = false;                // codes and scales share the tensors w13 and w2
-  bool clears_negative_zero = false;      // FP4 code 8 becomes 0; cannot be undone
+  bool has_no_negative_zero = false;      // FP4 code 8 becomes 0; cannot be undone
   std::optional<Map> one_group_scales{};  // instead of `scales`, where all of k is one block
   const ScaleTransform* scale_transform = nullptr;  // null: bytes as they are
   BiasType bias_type = BiasType::as_loaded;
   BiasOrder bias_order = BiasOrder::as_rows;
   const BiasTransform* bias_transform = nullptr;  // after the order; null: none
   const ScalarTransform* scalars = nullptr;       // null: no tensors beside weights and biases
-  bool takes_f16_params = true;                   // false: BF16 parameters alone
+  bool has_f16_params = true;                     // false: parameters are BF16 alone
   std::string_view reads{};                       // who reads it: libraries and versions
   std::string_view note{};                        // what a person should know
 };
@@ -69,7 +69,7 @@ struct Sizes {
 // an order "as loaded" lies in the checkpoint.
 std::uint64_t w13_row(const Layout& layout, Sizes real, Sizes padded, bool is_interleaved,
                       unsigned which, std::uint64_t i);
-// The place of a row after the shuffle, and the row at a place.
+// The row that a row becomes in the shuffle, and the inverse.
 constexpr std::uint64_t shuffled_row(std::uint64_t row) {
   return row / 32 * 32 + row % 32 / 4 + 8 * (row % 4);
 }

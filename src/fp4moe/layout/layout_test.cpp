@@ -11,11 +11,11 @@ namespace layout_test {
 // Where gates 0, 1, ... and then ups 0, 1, ... go.
 std::vector<std::uint64_t> rows(const Layout& layout, Sizes real, Sizes padded,
                                 bool is_interleaved = false) {
-  std::vector<std::uint64_t> places;
+  std::vector<std::uint64_t> result;
   for (const unsigned which : {0u, 1u})
     for (std::uint64_t i = 0; i < real.intermediate; ++i)
-      places.push_back(w13_row(layout, real, padded, is_interleaved, which, i));
-  return places;
+      result.push_back(w13_row(layout, real, padded, is_interleaved, which, i));
+  return result;
 }
 
 using Offsets = std::vector<std::uint64_t>;
@@ -41,15 +41,15 @@ TEST(W13Rows, AsLoadedIsTheCheckpointsOwnOrder) {
 // Both halves lie together, and what follows them is padding: interleaved, the halves of all rows
 // are taken, wherever gate and up meet. Nothing changes where nothing is padded.
 TEST(W13Rows, PaddingAtTheEndPairsOtherRows) {
-  Layout layout{.order = {.block = 1, .up_first = true}, .pads_at_end = true};
-  // ups 0 1 2, gates 3 4 5, padding 6 7; the first half of 8 rows takes even places.
+  Layout layout{.order = {.block = 1, .up_first = true}, .is_padded_at_end = true};
+  // ups 0 1 2, gates 3 4 5, padding 6 7; the first half of the 8 rows goes to even rows.
   EXPECT_EQ(rows(layout, {8, 3}, {8, 4}), (Offsets{6, 1, 3, 0, 2, 4}));
   EXPECT_EQ(rows(layout, {8, 3}, {8, 3}), (Offsets{1, 3, 5, 0, 2, 4}));
   layout.order.block = 0;
   EXPECT_EQ(rows(layout, {8, 3}, {8, 4}), (Offsets{3, 4, 5, 0, 1, 2}));
 }
 
-TEST(W13Rows, NoTwoRowsShareAPlace) {
+TEST(W13Rows, GatesAndUpsHaveDifferentRows) {
   for (const bool as_loaded : {false, true})
     for (const std::uint32_t block : {0u, 1u, 8u, 16u, 64u})
       for (const bool up_first : {false, true})
@@ -59,11 +59,11 @@ TEST(W13Rows, NoTwoRowsShareAPlace) {
               const Sizes padded{64, 128};
               const Layout layout{
                   .order = {.as_loaded = as_loaded, .block = block, .up_first = up_first},
-                  .pads_at_end = at_end};
+                  .is_padded_at_end = at_end};
               std::set<std::uint64_t> taken;
-              for (const std::uint64_t place : rows(layout, real, padded, is_interleaved)) {
-                EXPECT_LT(place, 2 * padded.intermediate);
-                EXPECT_TRUE(taken.insert(place).second) << place;
+              for (const std::uint64_t row : rows(layout, real, padded, is_interleaved)) {
+                EXPECT_LT(row, 2 * padded.intermediate);
+                EXPECT_TRUE(taken.insert(row).second) << row;
               }
             }
 }

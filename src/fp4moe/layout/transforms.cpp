@@ -106,7 +106,7 @@ Result<Done> fill_own_alphas(const ScalarProblem& problem, ExpertList experts, S
 
 constinit const ScalarTransform kGlobalScales{
     .says = "w13_scale_2 (gate's and up's), w2_scale_2: as they are",
-    .keeps_gate_and_up = true,
+    .has_gate_and_up = true,
     .tensors = global_tensors,
     .fill = fill_globals};
 constinit const ScalarTransform kAlphasPerExpert{

@@ -30,15 +30,15 @@ struct ScaleTransform {
   // The power of two that is taken out of the scales. Null: none. Errors: scale.range,
   // scale.negative.
   Result<int> (*exponent)(const ScaleExtremes& extremes, tensor::DType params_type) = nullptr;
-  bool shares_exponent = false;     // one of all experts of the layer
-  bool clears_zero_blocks = false;  // FP4 codes of blocks of scale 0 become 0
-  bool drops_sign = false;
+  bool has_shared_exponent = false;      // one of all experts of the layer
+  bool has_cleared_zero_blocks = false;  // FP4 codes of blocks of scale 0 become 0
+  bool is_unsigned = false;              // signs of scales are dropped
   std::span<const ScaleLoss> losses{};
 };
 
 struct BiasTransform {
   std::string_view says;
-  std::uint64_t (*place)(std::uint64_t row);
+  std::uint64_t (*row_of)(std::uint64_t row);
   std::uint64_t multiple = 1;  // of rows
 };
 
@@ -74,9 +74,9 @@ enum class InputUse : std::uint8_t { none, per_expert, shared };
 
 struct ScalarTransform {
   std::string_view says;
-  InputUse inputs = InputUse::none;  // input scales that it needs
-  bool keeps_gate_and_up = false;    // both global scales
-  bool folds_exponents = false;      // those of the scale transform, into global scales
+  InputUse inputs = InputUse::none;   // input scales that it needs
+  bool has_gate_and_up = false;       // both global scales
+  bool has_folded_exponents = false;  // those of the scale transform, into global scales
   Scalars (*tensors)(const ScalarProblem& problem, std::uint64_t experts);  // without values
   // Errors: scale.input.
   Result<Done> (*fill)(const ScalarProblem& problem, ExpertList experts, Scalars& tensors);

@@ -10,13 +10,12 @@
 
 namespace fp4moe::layout {
 
-// Places of a word that do not hold a code's bit alone, but XORed with what is stored kReach places
-// below or above.
+// Bit positions that hold a code bit XORed with the stored bit kReach positions below or above.
 struct WordMix {
   static constexpr unsigned kReach = 8;
-  std::uint32_t below = 0, above = 0;  // masks of such places
+  std::uint32_t below = 0, above = 0;  // masks of such positions
 
-  // Three times: what is added may have been added to, and that as well.
+  // Applied three times, because an added bit may itself be a sum.
   constexpr std::uint32_t mixed(std::uint32_t own) const {
     return own ^ added(own ^ added(own ^ added(own)));
   }
@@ -28,32 +27,33 @@ struct WordMix {
 
 struct WordCode {
   std::string_view name{};
-  // bits[register][b]: the place in the 16-bit half of the code's bit b (3: sign, 2..0: magnitude);
-  // from 16 on in the other half.
+  // bits[register][b]: the position in the 16-bit half of the code's bit b (3: sign, 2..0:
+  // magnitude); from 16 on in the other half.
   std::array<std::array<std::uint8_t, 4>, 4> bits{};
   WordMix mix{};
 
-  // In the word.
-  constexpr unsigned place(unsigned offset, unsigned b) const {
+  // The position of a code's bit b in the word.
+  constexpr unsigned bit_position(unsigned offset, unsigned b) const {
     return (offset / 4 * 16 + bits[offset % 4][b]) % 32;
   }
 
   // The bits that a code adds to its word, by XOR; `offset` is 4 * half + register.
   constexpr std::uint32_t spread(unsigned offset, std::uint8_t code) const {
     std::uint32_t own = 0;
-    for (unsigned b = 0; b < 4; ++b) own |= ((code >> b) & std::uint32_t{1}) << place(offset, b);
+    for (unsigned b = 0; b < 4; ++b)
+      own |= ((code >> b) & std::uint32_t{1}) << bit_position(offset, b);
     return mix.mixed(own);
   }
   constexpr std::uint8_t collect(unsigned offset, std::uint32_t word) const {
     const std::uint32_t own = mix.unmixed(word);
     unsigned code = 0;
-    for (unsigned b = 0; b < 4; ++b) code |= ((own >> place(offset, b)) & 1u) << b;
+    for (unsigned b = 0; b < 4; ++b) code |= ((own >> bit_position(offset, b)) & 1u) << b;
     return static_cast<std::uint8_t>(code);
   }
 };
 
-// Every bit of a code comes back, and nothing of it in another offset: words and codes are one to
-// one, as all is linear.
+// Every bit of a code is recovered and affects no other offset. The map is linear, so it is one to
+// one.
 constexpr bool is_whole(const WordCode& code) {
   for (unsigned offset = 0; offset < 8; ++offset)
     for (unsigned b = 0; b < 4; ++b) {
@@ -78,8 +78,8 @@ static_assert(is_whole(kHopperCode));
 //
 //   w & M      (w << 6) & M      rotated(w >> 4) & M      ((w << 2) ^ (w >> 6)) & M
 //
-// with M = 0x81C081C0. Of register 3 either shift brings some of the bits; what else they bring
-// under the mask is in the word a second time, and goes. No seven operations of this kind do.
+// with M = 0x81C081C0. For register 3 each shift supplies some of the bits. Unwanted bits under the
+// mask occur twice and cancel. No such code with seven operations exists.
 inline constexpr WordCode kNativeCode{.name = "native",
                                       .bits = {{{6, 7, 8, 15},     //
                                                 {0, 1, 2, 9},      //

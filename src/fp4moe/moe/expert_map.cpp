@@ -33,16 +33,6 @@ Result<std::vector<std::int32_t>> expert_map(std::uint64_t experts, checkpoint::
   return map;
 }
 
-std::vector<std::int32_t> aiter_mask(std::span<const std::int32_t> map,
-                                     std::uint64_t fused_shared_experts) {
-  std::vector<std::int32_t> mask;
-  mask.reserve(map.size() + fused_shared_experts + 1);
-  for (const std::int32_t local : map) mask.push_back(local >= 0 ? 1 : 0);
-  mask.insert(mask.end(), fused_shared_experts, 1);
-  mask.push_back(0);
-  return mask;
-}
-
 Result<std::vector<std::int32_t>> dispatch_numbers(std::uint64_t experts, std::uint64_t ranks) {
   if (const Result<Done> good = check_experts(experts); !good) return good.why();
   std::vector<std::int32_t> numbers(experts);

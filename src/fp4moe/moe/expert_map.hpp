@@ -16,14 +16,10 @@ namespace fp4moe::moe {
 Result<std::vector<std::int32_t>> expert_map(std::uint64_t experts, checkpoint::Rank rank,
                                              checkpoint::Placement placement);
 
-// AITER's form: 1 for experts that are here and for fused shared ones, then a 0.
-std::vector<std::int32_t> aiter_mask(std::span<const std::int32_t> map,
-                                     std::uint64_t fused_shared_experts);
-
 // Round-robin experts in the order in which ranks hold them: the number that dispatch uses.
 Result<std::vector<std::int32_t>> dispatch_numbers(std::uint64_t experts, std::uint64_t ranks);
 
-// Round robin is honoured only where everything else allows it.
+// Round robin is honored only where everything else allows it.
 struct PlacementCase {
   checkpoint::Placement asked = checkpoint::Placement::linear;
   std::uint64_t expert_groups = 0;

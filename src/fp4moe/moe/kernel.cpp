@@ -5,13 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/moe/permute.hpp"
-
 namespace fp4moe::moe {
 namespace {
-
-// Rows of an expert begin at multiples of this in an unfinalized result.
-constexpr std::uint64_t kUnfinalizedTile = 8;
 
 using oracle::Kind;
 using oracle::TokenFormat;
@@ -205,7 +200,7 @@ Result<MonolithicKernel> MonolithicKernel::make(std::unique_ptr<Exchange> exchan
 
 Result<Prepared> MonolithicKernel::prepare(const Tokens& tokens, ThreadPool& pool) {
   if (!tokens.adapters.empty())
-    return usage("kernel.lora", "a kernel that routes by itself knows no adapters")
+    return usage("kernel.lora", "monolithic kernels have no adapters")
         .expects("no adapters", fmt::format("{}", tokens.adapters.size()))
         .try_this("use a modular backend, or merge the adapter into the checkpoint");
   // The exchange weighs the input where that is asked for, so routing comes before it then.
@@ -270,44 +265,6 @@ Result<Done> MonolithicKernel::apply(const Tokens& tokens, const MutableRows& ou
     return done.why();
   }
   return kernel_.exchange_->finalize(result, out);
-}
-
-Result<MonolithicKernel::Unfinalized> MonolithicKernel::apply_unfinalized(const Tokens& tokens,
-                                                                          ThreadPool& pool) {
-  const ExchangeTraits traits = kernel_.exchange_->traits();
-  if (traits.dispatchers > 1 || traits.output_is_reduced || tokens.x.rows == 0)
-    return usage("kernel.unfinalised", "rows that are not summed yet cannot leave here")
-        .expects("one rank and at least one token",
-                 fmt::format("exchange {}, {} tokens", traits.name, tokens.x.rows));
-  const std::uint64_t hidden = experts().problem().shape.hidden;
-  if (const auto fine = check_rows(tokens.x, "tokens", hidden); !fine) return fine.why();
-  const Result<Prepared> prepared = prepare(tokens, pool);
-  if (!prepared) return prepared.why();
-  const std::uint64_t count = prepared->ids.size();
-  std::vector<float> assignments(count * hidden);
-  const auto done = experts().compute(
-      {.in = *prepared,
-       .expert_map = expert_map_,
-       .weight_on_input = options_.kernel.weight_on_input},
-      OutputForm::assignments, dense_rows(std::span(assignments), DType::f32, count, hidden));
-  if (!done) return done.why();
-  Tiled tiles;
-  const auto tiled = tile_assignments({.ids = prepared->ids,
-                                       .experts = expert_map_.size(),
-                                       .expert_map = expert_map_,
-                                       .local_experts = experts().problem().shape.experts},
-                                      prepared->top_k, kUnfinalizedTile, tiles);
-  if (!tiled) return tiled.why();
-  Unfinalized result{.rows = std::vector<float>(tiles.token_of_row.size() * hidden),
-                     .weights = {prepared->weights.begin(), prepared->weights.end()},
-                     .expanded_to_permuted = tiles.row_of_assignment};
-  for (std::uint64_t assignment = 0; assignment < count; ++assignment) {
-    if (tiles.row_of_assignment[assignment] < 0) continue;
-    const auto row = static_cast<std::uint64_t>(tiles.row_of_assignment[assignment]);
-    std::copy_n(assignments.begin() + static_cast<std::ptrdiff_t>(assignment * hidden), hidden,
-                result.rows.begin() + static_cast<std::ptrdiff_t>(row * hidden));
-  }
-  return result;
 }
 
 }  // namespace fp4moe::moe

@@ -101,15 +101,6 @@ class MonolithicKernel {
   Result<Done> apply(const Tokens& tokens, const MutableRows& out, ThreadPool& pool,
                      std::span<std::int16_t> replay = {});
 
-  // GEMM2's rows before they are weighed and summed, for a later fused reduction. Without ranks and
-  // with at least one token only; kernel.unfinalised otherwise.
-  struct Unfinalized {
-    std::vector<float> rows{};                         // [padded rows, H], grouped by expert
-    std::vector<float> weights{};                      // [T, assignments]
-    std::vector<std::int32_t> expanded_to_permuted{};  // [T * assignments], -1: no expert
-  };
-  Result<Unfinalized> apply_unfinalized(const Tokens& tokens, ThreadPool& pool);
-
  private:
   MonolithicKernel(ModularKernel kernel, routing::Router router)
       : kernel_(std::move(kernel)), router_(std::move(router)) {}

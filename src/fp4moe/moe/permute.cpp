@@ -1,9 +1,6 @@
 #include "fp4moe/moe/permute.hpp"
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <cstring>
 
 #include <fmt/format.h>
 
@@ -96,7 +93,8 @@ Result<Done> check_assignments(const Assignments& assignments, std::uint64_t blo
         .expects(std::to_string(assignments.experts),
                  std::to_string(assignments.expert_map.size()));
   if (block == 0 || block > 65536)
-    return usage("permute.block", "blocks have rows").expects("1 to 65536", std::to_string(block));
+    return usage("permute.block", "invalid block size")
+        .expects("1 to 65536", std::to_string(block));
   if (assignments.ids.size() > kMaxAssignments ||
       assignments.experts * (block - 1) > kMaxAssignments - assignments.ids.size())
     return usage("permute.slots", "too many assignments")
@@ -110,12 +108,6 @@ Sort sort_of_local(const Assignments& assignments, std::uint64_t align) {
   const bool is_mapped = !assignments.expert_map.empty();
   return {assignments.ids, assignments.expert_map,
           is_mapped ? assignments.local_experts : assignments.experts, align};
-}
-
-Result<Done> check_tokens(const ConstRows& rows, std::string_view what, std::uint64_t wanted) {
-  if (rows.rows >= wanted) return Done{};
-  return usage("permute.rows", fmt::format("there are too few {}", what))
-      .expects(std::to_string(wanted), std::to_string(rows.rows));
 }
 
 }  // namespace
@@ -157,46 +149,6 @@ Result<Done> align_blocks(const Assignments& assignments, BlockOptions options, 
   return Done{};
 }
 
-Result<Done> align_batches(std::span<const std::int32_t> counts, std::uint64_t capacity,
-                           std::uint64_t block, BlockAligned& out) {
-  if (block == 0 || block > 65536)
-    return usage("permute.block", "blocks have rows").expects("1 to 65536", std::to_string(block));
-  const auto total =
-      checked_multiply(counts.size(), round_up(std::min(capacity, kMaxAssignments), block));
-  if (!total || *total > kMaxAssignments || capacity > kMaxAssignments)
-    return usage("permute.slots", "too many rows")
-        .expects(fmt::format("at most {}", kMaxAssignments),
-                 fmt::format("{} batches of {}", counts.size(), capacity));
-  const auto none = static_cast<std::int32_t>(counts.size() * capacity);
-  out.sorted_assignments.assign(*total, none);
-  out.expert_ids.assign(*total / block, -1);
-  out.used = 0;
-  for (std::size_t batch = 0; batch < counts.size(); ++batch) {
-    if (counts[batch] < 0 || static_cast<std::uint64_t>(counts[batch]) > capacity)
-      return usage("permute.batch", fmt::format("batch {} has another number of rows", batch))
-          .expects(fmt::format("0 to {}", capacity), std::to_string(counts[batch]));
-    const auto rows = static_cast<std::uint64_t>(counts[batch]);
-    for (std::uint64_t i = 0; i < rows; ++i)
-      out.sorted_assignments[out.used + i] = static_cast<std::int32_t>(batch * capacity + i);
-    for (std::uint64_t i = 0; i < rows; i += block)
-      out.expert_ids[(out.used + i) / block] = static_cast<std::int32_t>(batch);
-    out.used += round_up(rows, block);
-  }
-  return Done{};
-}
-
-std::uint64_t marlin_block(const MarlinBlockCase& asked) {
-  static constexpr std::array<std::uint64_t, 5> kBlocks{8, 16, 32, 48, 64};
-  const auto local = static_cast<double>(std::max<std::uint64_t>(1, asked.local_experts));
-  const double share = local / static_cast<double>(std::max<std::uint64_t>(1, asked.experts));
-  const double rows = static_cast<double>(asked.tokens) * share * static_cast<double>(asked.top_k);
-  const auto* found = std::ranges::find_if(kBlocks, [&](std::uint64_t block) {
-    return rows / local / static_cast<double>(block) < 0.9;
-  });
-  const std::uint64_t block = found == kBlocks.end() ? kBlocks.back() : *found;
-  return asked.has_8bit_activations ? std::max<std::uint64_t>(16, block) : block;
-}
-
 Result<Done> group_assignments(const Assignments& assignments, ThreadPool& pool, Grouped& out) {
   if (Result<Done> good = check_assignments(assignments, 1); !good) return good;
   const Sort sort = sort_of_local(assignments, 1);
@@ -218,67 +170,6 @@ Result<Done> group_assignments(const Assignments& assignments, ThreadPool& pool,
                  out.assignment_of_row[at] = is_ours ? static_cast<std::int32_t>(assignment) : none;
                });
   });
-  return Done{};
-}
-
-Result<Done> permute_rows(const ConstRows& x, const Grouped& order, ThreadPool& pool,
-                          const MutableRows& out) {
-  const std::uint64_t assignments = order.assignment_of_row.size();
-  if (Result<Done> good = check_rows(x, "x", x.columns); !good) return good;
-  if (Result<Done> good = check_rows(out, "out", x.columns); !good) return good;
-  if (Result<Done> good = check_tokens(out, "permuted rows", order.valid()); !good) return good;
-  const std::uint64_t bytes = x.columns * element_bytes(x.dtype);
-  if (out.dtype != x.dtype || bytes % 16 != 0)
-    return usage("permute.rows", "rows are moved as they are, 16 bytes at a time")
-        .expects("equal types and a multiple of 16 bytes",
-                 fmt::format("{} to {}, {} bytes", tensor::name(x.dtype), tensor::name(out.dtype),
-                             bytes));
-  if (assignments == 0) return Done{};
-  if (x.rows == 0 || assignments % x.rows != 0)
-    return usage("permute.rows", "every token has as many assignments")
-        .expects(fmt::format("a number of tokens that divides {}", assignments),
-                 std::to_string(x.rows));
-  const std::uint64_t top_k = assignments / x.rows;
-  pool.run(order.valid(), [&](std::size_t row) {
-    const auto assignment = static_cast<std::uint64_t>(order.assignment_of_row[row]);
-    std::memcpy(out.row(row), x.row(assignment / top_k), bytes);
-  });
-  return Done{};
-}
-
-Result<Done> tile_assignments(const Assignments& assignments, std::uint64_t top_k,
-                              std::uint64_t tile, Tiled& out) {
-  if (Result<Done> good = check_assignments(assignments, tile); !good) return good;
-  if (tile < 8 || tile > 128 || !std::has_single_bit(tile))
-    return usage("permute.block", "a tile of TRT-LLM has another number of rows")
-        .expects("8, 16, 32, 64 or 128", std::to_string(tile));
-  if (top_k == 0 || assignments.ids.size() % top_k != 0)
-    return usage("permute.rows", "every token has as many assignments")
-        .expects(fmt::format("a number that divides {}", assignments.ids.size()),
-                 std::to_string(top_k));
-  const Sort sort = sort_of_local(assignments, tile);
-  const Parts whole{1, assignments.ids.size()};
-  out.scratch.resize(sort.buckets + 1);
-  out.row_of_assignment.assign(assignments.ids.size(), -1);
-  out.padded_counts.assign(sort.buckets, 0);
-  out.offsets.assign(sort.buckets + 1, 0);
-  out.expert_of_tile.clear();
-  count_part(sort, whole, 0, out.scratch);
-  const std::uint64_t used = add_up(
-      sort, whole, out.scratch, [&](std::uint64_t bucket, std::uint64_t begin, std::uint64_t end) {
-        const std::uint64_t rows = round_up(end - begin, tile);
-        out.padded_counts[bucket] = static_cast<std::int32_t>(rows);
-        out.offsets[bucket + 1] = static_cast<std::int32_t>(begin + rows);
-        out.expert_of_tile.insert(out.expert_of_tile.end(), rows / tile,
-                                  static_cast<std::int32_t>(bucket));
-      });
-  out.token_of_row.assign(used, -1);
-  place_part(sort, whole, 0, out.scratch,
-             [&](std::size_t assignment, std::uint32_t at, bool is_ours) {
-               if (!is_ours) return;
-               out.row_of_assignment[assignment] = static_cast<std::int32_t>(at);
-               out.token_of_row[at] = static_cast<std::int32_t>(assignment / top_k);
-             });
   return Done{};
 }
 

@@ -3,13 +3,12 @@
 // experts, or mapped to -1 are unassigned. Inside an expert assignments keep their order, whatever
 // the number of threads.
 //
-// Kernels take this order in one of three forms; all come out of one counting sort:
+// Kernels take this order in one of two forms; both come out of one counting sort:
 //
 //   of ids 1 2 0 1, with 3 experts and 4 rows a block:
 //
 //   block aligned   assignments   2 . . .   0 3 . .   1 . . .   experts 0 1 2   (. is 4: no assignment)
 //   grouped         assignments   2 0 3 1   offsets 0 1 3 4     rows of assignments 1 3 0 2
-//   tiled           the same with -1 for .              rows of assignments 4 8 0 5   tiles 0 1 2
 //
 // The structures own their memory and keep it from call to call.
 #pragma once
@@ -20,7 +19,6 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
-#include "fp4moe/moe/rows.hpp"
 
 namespace fp4moe::moe {
 
@@ -53,18 +51,6 @@ Result<Done> align_blocks(const Assignments& assignments, BlockOptions options, 
 // if that is less.
 std::uint64_t block_capacity(std::uint64_t assignments, std::uint64_t experts, std::uint64_t block);
 
-// The same for batches of `capacity` rows an expert: numbers of rows, batch by batch.
-Result<Done> align_batches(std::span<const std::int32_t> counts, std::uint64_t capacity,
-                           std::uint64_t block, BlockAligned& out);
-
-// The first of 8, 16, 32, 48, 64 that leaves blocks less than 0.9 full on average, at least 16 for
-// 8-bit activations. With expert parallelism tokens count by the share of experts that is here.
-struct MarlinBlockCase {
-  std::uint64_t tokens = 0, top_k = 1, local_experts = 1, experts = 1;
-  bool has_8bit_activations = false;
-};
-std::uint64_t marlin_block(const MarlinBlockCase& asked);
-
 // Grouped GEMMs.
 struct Grouped {
   std::vector<std::int64_t> offsets{};  // [local experts + 1]; the last: rows that are assigned
@@ -79,23 +65,5 @@ struct Grouped {
   }
 };
 Result<Done> group_assignments(const Assignments& assignments, ThreadPool& pool, Grouped& out);
-
-// out[row] = x[assignment_of_row / top_k] for the rows that are assigned. Rows are whole numbers of 16
-// bytes; reduce.hpp brings them back. Errors: permute.rows, rows.*.
-Result<Done> permute_rows(const ConstRows& x, const Grouped& order, ThreadPool& pool,
-                          const MutableRows& out);
-
-// TRT-LLM.
-struct Tiled {
-  std::vector<std::int32_t> row_of_assignment{};  // -1: unassigned
-  std::vector<std::int32_t> token_of_row{};       // [padded rows]; -1: padding
-  std::vector<std::int32_t> padded_counts{};      // [local experts], multiples of the tile
-  std::vector<std::int32_t> offsets{};            // [local experts + 1], their sums
-  std::vector<std::int32_t> expert_of_tile{};
-  std::vector<std::uint32_t> scratch{};
-};
-// `tile` is a power of two from 8 to 128.
-Result<Done> tile_assignments(const Assignments& assignments, std::uint64_t top_k,
-                              std::uint64_t tile, Tiled& out);
 
 }  // namespace fp4moe::moe

@@ -1,5 +1,5 @@
-// Assignments there and back: the three forms of their order, rows moved by it, the four ways to reduce
-// them, and the maps that say which experts are here.
+// Assignments there and back: the two forms of their order, the four ways to reduce rows, and the
+// maps that say which experts are here.
 #include "fp4moe/moe/permute.hpp"
 
 #include <algorithm>
@@ -116,44 +116,6 @@ TEST(AlignBlocks, RefusesWhatCannotBe) {
             "permute.slots");
 }
 
-TEST(AlignBatches, NumbersRowsBatchByBatch) {
-  BlockAligned out;
-  const Numbers counts{2, 3, 0, 6, 8};
-  ASSERT_TRUE(align_batches(counts, 8, 4, out));
-  EXPECT_EQ(out.used, 24u);
-  const Numbers used(out.sorted_assignments.begin(), out.sorted_assignments.begin() + 24);
-  EXPECT_EQ(used, (Numbers{0,  1,  40, 40, 8,  9,  10, 40, 24, 25, 26, 27,
-                           28, 29, 40, 40, 32, 33, 34, 35, 36, 37, 38, 39}));
-  const Numbers owners(out.expert_ids.begin(), out.expert_ids.begin() + 6);
-  EXPECT_EQ(owners, (Numbers{0, 1, 3, 3, 4, 4}));
-  EXPECT_EQ(out.expert_ids.back(), -1);
-
-  EXPECT_EQ(align_batches(Numbers{9}, 8, 4, out).why().id, "permute.batch");
-  EXPECT_EQ(align_batches(Numbers{-1}, 8, 4, out).why().id, "permute.batch");
-  EXPECT_EQ(align_batches(counts, 8, 0, out).why().id, "permute.block");
-  EXPECT_EQ(align_batches(counts, ~std::uint64_t{0}, 4, out).why().id, "permute.slots");
-}
-
-TEST(MarlinBlock, GrowsWithTheTokensOfAnExpert) {
-  const auto block = [](std::uint64_t tokens) {
-    return marlin_block({.tokens = tokens, .top_k = 4, .local_experts = 32, .experts = 32});
-  };
-  EXPECT_EQ(block(1), 8u);
-  EXPECT_EQ(block(57), 8u);   // 57 * 4 / 32 = 7.125 rows an expert
-  EXPECT_EQ(block(58), 16u);  // 7.25 / 8 is above 0.9
-  EXPECT_EQ(block(230), 32u);
-  EXPECT_EQ(block(345), 48u);
-  EXPECT_EQ(block(360), 64u);
-  EXPECT_EQ(block(100000), 64u);
-  EXPECT_EQ(marlin_block({.tokens = 58, .top_k = 4, .local_experts = 8, .experts = 32}), 16u);
-  EXPECT_EQ(marlin_block({.tokens = 1,
-                          .top_k = 4,
-                          .local_experts = 32,
-                          .experts = 32,
-                          .has_8bit_activations = true}),
-            16u);
-}
-
 TEST(GroupAssignments, AgreesWithThePlainWayWhateverTheThreads) {
   for_many_assignments([](const Assignments& assignments) {
     const std::vector<Numbers> lists = by_expert(assignments, true);
@@ -180,27 +142,6 @@ TEST(GroupAssignments, AgreesWithThePlainWayWhateverTheThreads) {
         ASSERT_EQ(out.assignment_of_row[row], none);
     }
   });
-}
-
-TEST(TileAssignments, PadsExpertsToTiles) {
-  const Numbers ids{2, 0, 2, -1, 2, 5};
-  Tiled out;
-  ASSERT_TRUE(tile_assignments({.ids = ids, .experts = 4}, 2, 8, out));
-  EXPECT_EQ(out.padded_counts, (Numbers{8, 0, 8, 0}));
-  EXPECT_EQ(out.offsets, (Numbers{0, 8, 8, 16, 16}));
-  EXPECT_EQ(out.expert_of_tile, (Numbers{0, 2}));
-  EXPECT_EQ(out.row_of_assignment, (Numbers{8, 0, 9, -1, 10, -1}));
-  EXPECT_EQ(out.token_of_row,
-            (Numbers{0, -1, -1, -1, -1, -1, -1, -1, 0, 1, 2, -1, -1, -1, -1, -1}));
-
-  const Numbers map{-1, -1, 0, 1};
-  ASSERT_TRUE(tile_assignments({.ids = ids, .experts = 4, .expert_map = map, .local_experts = 2}, 2,
-                               8, out));
-  EXPECT_EQ(out.row_of_assignment, (Numbers{0, -1, 1, -1, 2, -1}));
-  EXPECT_EQ(out.expert_of_tile, (Numbers{0}));
-
-  EXPECT_EQ(tile_assignments({.ids = ids, .experts = 4}, 2, 12, out).why().id, "permute.block");
-  EXPECT_EQ(tile_assignments({.ids = ids, .experts = 4}, 4, 8, out).why().id, "permute.rows");
 }
 
 // [rows, columns] of small whole numbers, as float32 or bf16.
@@ -255,49 +196,6 @@ struct Chosen {
     std::fill_n(ids.begin() + kTop, kTop, 3);  // four times the same
   }
 };
-
-TEST(PermuteRows, RowsGoThereAndComeBackSummed) {
-  const Chosen chosen;
-  ThreadPool pool(2);
-  Grouped order;
-  ASSERT_TRUE(group_assignments({.ids = chosen.ids, .experts = kExperts}, pool, order));
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    Matrix x = matrix(dtype, kTokens, kWide, 0);
-    fill_randomly(x, 1);
-    Matrix moved = matrix(dtype, kTokens * kTop, kWide, kNan);  // unassigned rows stay NaN
-    ASSERT_TRUE(permute_rows(x.view(), order, pool, moved.view()));
-    Matrix out = matrix(dtype, kTokens, kWide, kNan);
-    ASSERT_TRUE(unpermute_rows({moved.view(), order, chosen.weights}, pool, out.view()));
-    for (std::uint64_t t = 0; t < kTokens; ++t)
-      for (std::uint64_t c = 0; c < kWide; ++c) {
-        float sum = 0;
-        for (std::uint64_t assignment = t * kTop; assignment < (t + 1) * kTop; ++assignment)
-          if (chosen.ids[assignment] >= 0 &&
-              chosen.ids[assignment] < static_cast<std::int32_t>(kExperts))
-            sum += chosen.weights[assignment] * x.at(t, c);
-        ASSERT_EQ(out.at(t, c), rounded(dtype, sum)) << "token " << t;
-      }
-  }
-}
-
-TEST(PermuteRows, RefusesRowsThatDoNotFit) {
-  const Chosen chosen;
-  ThreadPool pool(1);
-  Grouped order;
-  ASSERT_TRUE(group_assignments({.ids = chosen.ids, .experts = kExperts}, pool, order));
-  Matrix x = matrix(DType::f32, kTokens, 8, 0), all = matrix(DType::f32, kTokens * kTop, 8, 0);
-  Matrix odd = matrix(DType::f32, kTokens, 3, 0),
-         odd_all = matrix(DType::f32, kTokens * kTop, 3, 0);
-  Matrix few = matrix(DType::f32, 2, 8, 0), other = matrix(DType::bf16, kTokens * kTop, 8, 0);
-  EXPECT_EQ(permute_rows(odd.view(), order, pool, odd_all.view()).why().id, "permute.rows");
-  EXPECT_EQ(permute_rows(x.view(), order, pool, few.view()).why().id, "permute.rows");
-  EXPECT_EQ(permute_rows(x.view(), order, pool, other.view()).why().id, "permute.rows");
-  EXPECT_EQ(permute_rows(x.view().first(5), order, pool, all.view()).why().id, "permute.rows");
-  EXPECT_EQ(permute_rows(x.view(), order, pool, odd_all.view()).why().id, "rows.columns");
-  EXPECT_EQ(unpermute_rows({all.view(), order, {}}, pool, x.view()).why().id, "reduce.sizes");
-  EXPECT_EQ(unpermute_rows({few.view(), order, chosen.weights}, pool, x.view()).why().id,
-            "reduce.sizes");
-}
 
 TEST(Reduce, ContiguousSumsAssignmentsAndSkipsUnassigned) {
   const Chosen chosen;
@@ -423,7 +321,6 @@ TEST(ExpertMap, SaysWhoIsHere) {
   EXPECT_EQ(*expert_map(5, {1, 2}, Placement::round_robin), (Numbers{-1, 0, -1, 1, -1}));
   EXPECT_EQ(expert_map(0, {0, 1}, Placement::linear).why().id, "expert_map.experts");
   EXPECT_EQ(expert_map(4, {2, 2}, Placement::linear).why().id, "slice.rank");
-  EXPECT_EQ(aiter_mask(Numbers{-1, 0, 1}, 2), (Numbers{0, 1, 1, 1, 1, 0}));
 }
 
 TEST(ExpertMap, DispatchNumbersFollowTheFormula) {
@@ -439,7 +336,7 @@ TEST(ExpertMap, DispatchNumbersFollowTheFormula) {
   EXPECT_EQ(dispatch_numbers(4, 0).why().id, "expert_map.ranks");
 }
 
-TEST(ExpertMap, RoundRobinIsHonouredWhereItCanBe) {
+TEST(ExpertMap, RoundRobinIsHonoredWhereItCanBe) {
   PlacementCase asked{.asked = Placement::round_robin, .expert_groups = 8};
   EXPECT_EQ(choose_placement(asked).placement, Placement::round_robin);
   asked.uses_all2all = true;

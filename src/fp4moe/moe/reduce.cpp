@@ -1,7 +1,6 @@
 #include "fp4moe/moe/reduce.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -34,11 +33,11 @@ void round_to(DType dtype, std::span<float> values) {
   read_row(part, 0, values);
 }
 
-// Adds weight * row; the product is rounded to the row's type where `rounds` says so.
+// Adds weight * row; the product is rounded to the row's type.
 struct Addend {
   std::uint64_t row = 0;
   float weight = 1;
-  bool is_weighted = true, rounds = false;
+  bool is_weighted = true;
 };
 void add_row(const ConstRows& rows, const Addend& addend, std::span<float> sum) {
   std::array<float, kColumnsAtOnce> memory;
@@ -46,41 +45,9 @@ void add_row(const ConstRows& rows, const Addend& addend, std::span<float> sum) 
   read_row(rows, addend.row, values);
   if (addend.is_weighted) {
     for (float& value : values) value *= addend.weight;
-    if (addend.rounds) round_to(rows.dtype, values);
+    round_to(rows.dtype, values);
   }
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
-}
-
-// Sums of `top_k` assignments in a row; `row_of(assignment)` is kUnassigned where there is nothing to add.
-struct AssignmentSum {
-  ConstRows rows{};
-  std::uint64_t top_k = 1;
-  std::span<const float> weights{};
-  bool rounds = false;
-};
-template <class RowOf>
-void sum_assignments(const AssignmentSum& job, ThreadPool& pool, const MutableRows& out,
-                     const RowOf& row_of) {
-  pool.run(out.rows, [&](std::size_t t) {
-    std::array<float, kColumnsAtOnce> memory;
-    for (std::uint64_t begin = 0; begin < out.columns; begin += kColumnsAtOnce) {
-      const std::uint64_t count = std::min<std::uint64_t>(kColumnsAtOnce, out.columns - begin);
-      const std::span<float> sum(memory.data(), count);
-      std::ranges::fill(sum, 0.0f);
-      for (std::uint64_t assignment = t * job.top_k; assignment < (t + 1) * job.top_k;
-           ++assignment) {
-        const std::uint64_t row = row_of(assignment);
-        if (row == kUnassigned) continue;
-        add_row(columns_of(job.rows, begin, count),
-                {.row = row,
-                 .weight = job.weights.empty() ? 1.0f : job.weights[assignment],
-                 .is_weighted = !job.weights.empty(),
-                 .rounds = job.rounds},
-                sum);
-      }
-      write_row(std::span<const float>(sum), columns_of(out, begin, count), t);
-    }
-  });
 }
 
 Result<Done> check_sizes(const ReduceInput& input, const MutableRows& out, std::uint64_t rows) {
@@ -133,10 +100,24 @@ Result<Done> copy_rows(const ReduceInput& input, ThreadPool& pool, const Mutable
 Result<Done> reduce_contiguous(const ReduceInput& input, ThreadPool& pool, const MutableRows& out) {
   if (Result<Done> good = check_ids(input, out); !good) return good;
   if (Result<Done> good = check_sizes(input, out, input.ids.size()); !good) return good;
-  sum_assignments({input.rows, input.top_k, input.weights, true}, pool, out,
-                  [&](std::uint64_t assignment) {
-                    return is_assigned(input, input.ids[assignment]) ? assignment : kUnassigned;
-                  });
+  pool.run(out.rows, [&](std::size_t t) {
+    std::array<float, kColumnsAtOnce> memory;
+    for (std::uint64_t begin = 0; begin < out.columns; begin += kColumnsAtOnce) {
+      const std::uint64_t count = std::min<std::uint64_t>(kColumnsAtOnce, out.columns - begin);
+      const std::span<float> sum(memory.data(), count);
+      std::ranges::fill(sum, 0.0f);
+      for (std::uint64_t assignment = t * input.top_k; assignment < (t + 1) * input.top_k;
+           ++assignment) {
+        if (!is_assigned(input, input.ids[assignment])) continue;
+        add_row(columns_of(input.rows, begin, count),
+                {.row = assignment,
+                 .weight = input.weights.empty() ? 1.0f : input.weights[assignment],
+                 .is_weighted = !input.weights.empty()},
+                sum);
+      }
+      write_row(std::span<const float>(sum), columns_of(out, begin, count), t);
+    }
+  });
   return Done{};
 }
 
@@ -194,10 +175,7 @@ void add_batches(const ReduceInput& input, std::span<const BatchedAssignment> as
       done = next->row + 1;
       std::ranges::fill(product, 0.0f);
       add_row(columns_of(input.rows, begin, count),
-              {.row = next->row,
-               .weight = next->weight,
-               .is_weighted = !input.weights.empty(),
-               .rounds = true},
+              {.row = next->row, .weight = next->weight, .is_weighted = !input.weights.empty()},
               product);
       round_to(out.dtype, product);
       for (std::size_t i = 0; i < count; ++i) sum[i] += product[i];
@@ -239,25 +217,6 @@ Result<Done> weigh_and_reduce(ReducePolicy policy, const ReduceInput& input, Thr
   return usage("reduce.delegate", "these experts leave weighting and summing to finalize")
       .expects("a policy that reduces: Contiguous or NaiveBatched", name(policy))
       .try_this("Let the exchange's finalize reduce");
-}
-
-Result<Done> unpermute_rows(const UnpermuteInput& input, ThreadPool& pool, const MutableRows& out) {
-  const std::uint64_t assignments = input.order.row_of_assignment.size();
-  if (input.weights.size() != assignments ||
-      (out.rows == 0 ? assignments != 0 : assignments % out.rows != 0))
-    return usage("reduce.sizes",
-                 "every assignment has a weight and every token as many assignments")
-        .expects(fmt::format("{} weights", assignments),
-                 fmt::format("{} for {} tokens", input.weights.size(), out.rows));
-  const ReduceInput sizes{.rows = input.rows};
-  if (Result<Done> good = check_sizes(sizes, out, input.order.valid()); !good) return good;
-  const std::uint64_t top_k = out.rows == 0 ? 0 : assignments / out.rows;
-  sum_assignments(
-      {input.rows, top_k, input.weights, false}, pool, out, [&](std::uint64_t assignment) {
-        const auto row = static_cast<std::uint64_t>(input.order.row_of_assignment[assignment]);
-        return row < input.order.valid() ? row : kUnassigned;
-      });
-  return Done{};
 }
 
 }  // namespace fp4moe::moe

@@ -11,7 +11,6 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
-#include "fp4moe/moe/permute.hpp"
 #include "fp4moe/moe/rows.hpp"
 
 namespace fp4moe::moe {
@@ -50,14 +49,5 @@ struct ReduceInput {
 // batch holds), rows.*.
 Result<Done> weigh_and_reduce(ReducePolicy policy, const ReduceInput& input, ThreadPool& pool,
                               const MutableRows& out);
-
-// The way back of permute_rows: the sum over a token's assignments, in order, of weight * row in float32,
-// rounded once; unassigned ones are skipped. `weights` has one number per assignment.
-struct UnpermuteInput {
-  ConstRows rows{};
-  const Grouped& order;
-  std::span<const float> weights{};
-};
-Result<Done> unpermute_rows(const UnpermuteInput& input, ThreadPool& pool, const MutableRows& out);
 
 }  // namespace fp4moe::moe

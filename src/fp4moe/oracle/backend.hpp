@@ -76,7 +76,7 @@ struct Backend {
   bool biases_required = false;           // the reference's conversion insists on both biases
   bool any_activation = false;            // computes whatever form of activations is asked for
   bool takes_override = false;            // computes the form that the user asks for
-  bool applies_clamp = true;              // honours swiglu_limit
+  bool applies_clamp = true;              // honors swiglu_limit
   bool global_activation_scales = false;  // one activation scale for all experts of all ranks
   Conversion conversion{};
 };

@@ -70,7 +70,7 @@ struct Wording {
   std::string_view nothing_supports{};  // {0} activation key, {1} list, {2} reasons
   std::string_view entry{};             // of that list of reasons: {0} backend, {1} reason
   std::string_view no_clamp{};          // {0} limit, {1} name
-  std::string_view no_flashinfer{};     // none of the FlashInfer backends that were insisted on
+  std::string_view no_flashinfer{};     // none of FlashInfer's backends that were requested
   std::string_view falls_back{};        // {0} activation key, {1} backend
   std::string_view not_valid{};         // {0} class, {1} reason
   bool terse_reasons = false;           // January: reasons without values

@@ -254,7 +254,7 @@ Result<ReleaseChoice> choose_release(std::string_view word, WeightFormat format,
   }
   const std::optional<Written> written = parse_version(choice.asked);
   if (!written)
-    return usage("vllm.version", "this is no version of vLLM")
+    return usage("vllm.version", "unknown version of vLLM")
         .expects(known_versions(), "'" + printable(choice.asked) + "'")
         .try_this("`fp4moe vllm-versions` lists the releases");
   const Release* found = at_or_before(*written);

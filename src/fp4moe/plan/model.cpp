@@ -85,7 +85,7 @@ void use_gpt_oss(const checkpoint::ModelConfig& config, Model& model) {
     model.unread_activation = activation_words(config);
 }
 
-// The configuration's activation and its constants; none of ours: false.
+// The configuration's activation and its constants. False if it is not supported.
 bool use_known(const checkpoint::ModelConfig& config, std::string_view said, Model& model) {
   const auto known = activation_of(said, model.shape.order);
   if (!known || config.has_layer_limits) return false;
@@ -208,6 +208,32 @@ Result<Model> model_from_facts(const std::string& path, const checkpoint::ModelF
   return model;
 }
 
+using Document = std::optional<checkpoint::ConfigDocument>;
+
+// The model of the config.json at `path`. ModelOpt may say the format in a file of its own beside
+// it, in `folder`.
+Result<Model> model_from_document(const Document& document, const std::string& path,
+                                  const std::string& folder,
+                                  std::optional<checkpoint::WeightFormat> format) {
+  if (!document)
+    return error(ErrorCode::failed, "plan.path", "there is no model at this path")
+        .in(path)
+        .expects("a checkpoint or a config.json", "no such file");
+  auto facts = checkpoint::parse_config(document->json);
+  if (!facts) return Error(facts.why()).in(path);
+  const std::string beside = "hf_quant_config.json";
+  const Result<Document> quant = checkpoint::read_config_document(folder, beside);
+  if (!quant) return quant.why();
+  if (*quant) {
+    auto claim = checkpoint::parse_hf_quant_config((*quant)->json);
+    if (!claim) return Error(claim.why()).in(folder + "/" + beside);
+    facts->claims.push_back(*std::move(claim));
+  }
+  auto model = model_from_facts(path, *facts, format);
+  if (model) model->layers = layers_of(facts->model, document->json);
+  return model;
+}
+
 }  // namespace
 
 backends::Entry entry_of(const Model& model) {
@@ -268,26 +294,11 @@ Model model_of_layer(const checkpoint::ModelConfig& config, const MoeShape& shap
 
 Result<Model> model_from_config(const std::string& path,
                                 std::optional<checkpoint::WeightFormat> format) {
-  const auto document = checkpoint::read_config_document(path);
+  const Result<Document> document = checkpoint::read_config_document(path);
   if (!document) return document.why();
-  if (!*document)
-    return error(ErrorCode::failed, "plan.path", "there is no model at this path")
-        .in(path)
-        .expects("a checkpoint or a config.json", "no such file");
-  auto facts = checkpoint::parse_config((*document)->json);
-  if (!facts) return Error(facts.why()).in(path);
-  // ModelOpt may say it in a file of its own.
-  const std::string beside = path.substr(0, path.rfind('/') + 1) + "hf_quant_config.json";
-  const auto quant = checkpoint::read_config_document(beside);
-  if (!quant) return quant.why();
-  if (*quant) {
-    auto claim = checkpoint::parse_hf_quant_config((*quant)->json);
-    if (!claim) return Error(claim.why()).in(beside);
-    facts->claims.push_back(*std::move(claim));
-  }
-  auto model = model_from_facts(path, *facts, format);
-  if (model) model->layers = layers_of(facts->model, (*document)->json);
-  return model;
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash);
+  return model_from_document(*document, path, folder.empty() ? "/" : folder, format);
 }
 
 Result<Model> model_from_path(const std::string& path,
@@ -299,7 +310,11 @@ Result<Model> model_from_path(const std::string& path,
                                      : !path.ends_with(".json") || path.ends_with(".index.json");
   if (has_weights) return model_from_checkpoint(path);
   if (!is_folder) return model_from_config(path, format);
-  return model_from_config(path + (path.ends_with('/') ? "" : "/") + "config.json", format);
+  std::string folder = path;
+  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  const Result<Document> document = checkpoint::read_config_document(folder, "config.json");
+  if (!document) return document.why();
+  return model_from_document(*document, folder + "/config.json", folder, format);
 }
 
 }  // namespace fp4moe::plan

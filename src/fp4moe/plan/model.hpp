@@ -15,6 +15,10 @@
 #include "fp4moe/oracle/request.hpp"
 #include "fp4moe/oracle/vllm/buffers.hpp"
 
+namespace fp4moe::checkpoint {
+class Checkpoint;
+}
+
 namespace fp4moe::plan {
 
 struct Model {
@@ -54,6 +58,9 @@ Model model_of_layer(const checkpoint::ModelConfig& config, const checkpoint::Mo
 // Reads headers only. Errors: those of Checkpoint::open, and plan.shapes when its MoE layers have
 // different shapes.
 Result<Model> model_from_checkpoint(const std::string& path);
+// The same of one that is open already; `path` is what it was opened by.
+Result<Model> model_from_checkpoint(const checkpoint::Checkpoint& checkpoint,
+                                    const std::string& path);
 
 // From a config.json alone, which says less than tensors do: a known family tells whether there are
 // a gate and biases. `format` stands in where the file names none. Errors: those of parse_config,

@@ -8,7 +8,12 @@ namespace fp4moe::plan {
 Result<Model> model_from_checkpoint(const std::string& path) {
   const auto checkpoint = checkpoint::Checkpoint::open(path);
   if (!checkpoint) return checkpoint.why();
-  const auto layers = checkpoint->layers();
+  return model_from_checkpoint(*checkpoint, path);
+}
+
+Result<Model> model_from_checkpoint(const checkpoint::Checkpoint& checkpoint,
+                                    const std::string& path) {
+  const auto layers = checkpoint.layers();
   if (layers.empty())
     return invalid("plan.layers", "the checkpoint has no MoE layer to plan").in(path);
   const checkpoint::LayerTensors& first = layers.front();
@@ -23,7 +28,7 @@ Result<Model> model_from_checkpoint(const std::string& path) {
                                layer.shape.intermediate));
 
   Model model =
-      model_of_layer(checkpoint->config(), first.shape, checkpoint::split_rule(*checkpoint, first));
+      model_of_layer(checkpoint.config(), first.shape, checkpoint::split_rule(checkpoint, first));
   model.name = path;
   model.layers = layers.size();
   if (first.row->dialect == checkpoint::Dialect::compressed_tensors)

@@ -1,5 +1,6 @@
 #include "fp4moe/plan/model.hpp"
 
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -143,6 +144,45 @@ TEST(Model, OfAConfigurationKnowsWhatModelOptSaysBesideIt) {
 
   ASSERT_TRUE(model) << text(model.why());
   EXPECT_EQ(model->shape.format, checkpoint::WeightFormat::nvfp4);
+}
+
+// docs/files.md, "Links".
+TEST(Model, OfAConfigurationThatLinksOutOfItsFolderIsRefused) {
+  const TemporaryFolder outside, folder;
+  const std::string real =
+      config_in(outside, R"(, "quantization_config": {"quant_method": "mxfp4"})");
+  const auto id_of = [](const std::string& path) {
+    const auto model = model_from_path(path, std::nullopt);
+    return model ? std::string("ok") : model.why().id;
+  };
+  std::filesystem::create_symlink(real, folder / "config.json");
+  EXPECT_EQ(id_of(folder.path()), "store.link");
+  EXPECT_EQ(id_of(folder.path() + "/"), "store.link");
+  EXPECT_EQ(id_of(folder / "config.json"), "ok") << "the user named it";
+
+  std::filesystem::remove(folder / "config.json");
+  config_in(folder, "");
+  std::ofstream(outside / "secret.json")
+      << R"({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}})";
+  std::filesystem::create_symlink(outside / "secret.json", folder / "hf_quant_config.json");
+  EXPECT_EQ(id_of(folder.path()), "store.link");
+  EXPECT_EQ(id_of(folder / "config.json"), "store.link") << "what lies beside it was not named";
+}
+
+TEST(Model, OfAConfigurationMayLieInTheBlobsOfACache) {
+  const TemporaryFolder folder;
+  const std::string snapshot = folder / "models--x/snapshots/abc";
+  std::filesystem::create_directories(snapshot);
+  std::filesystem::create_directories(folder / "models--x/blobs");
+  const std::string real =
+      config_in(folder, R"(, "quantization_config": {"quant_method": "mxfp4"})");
+  std::filesystem::rename(real, folder / "models--x/blobs/1");
+  std::filesystem::create_symlink("../../blobs/1", snapshot + "/config.json");
+  for (const std::string& path : {snapshot, snapshot + "/config.json"}) {
+    const auto model = model_from_path(path, std::nullopt);
+    ASSERT_TRUE(model) << text(model.why());
+    EXPECT_EQ(model->family, "gpt_oss");
+  }
 }
 
 TEST(Model, ConfigurationsWithoutExpertsOrWithoutFp4AreRefusedInASentence) {

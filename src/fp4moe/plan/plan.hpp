@@ -1,6 +1,6 @@
 // A layer of a backend on one rank: sizes before and after rounding, buffers, bytes,
-// what padding costs, and what converting needs for a moment. The selection's own verdict on the
-// backend stands beside it, so that a plan for a kernel that cannot run says so.
+// what padding costs, and peak memory of conversion. The selection's own verdict on the backend is
+// included, so that a plan for a kernel that cannot run says so.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,6 +1,6 @@
 // How a model's layers are cut over ranks, or why they cannot be. The reference divides the
 // intermediate size by the number of ranks and rounds that up for the kernel; what a rank then
-// loads is another question: gpt-oss assigns whole scale blocks, so ranks may hold more than the
+// loads is another matter: gpt-oss assigns whole scale blocks, so ranks may hold more than the
 // division says, the last one less, and with many ranks some nothing at all. All other models need
 // the division to fall on a block border.
 #pragma once

@@ -10,12 +10,12 @@
 namespace fp4moe::platform {
 namespace {
 
-// Real variables of the reference that are spelt much like one of the table.
-struct Neighbour {
+// Real variables of the reference that are spelled much like one of the table.
+struct Neighbor {
   std::string_view name;
   std::string_view now;  // its present name; empty: it has nothing to do with FP4 experts
 };
-constexpr Neighbour kNeighbours[] = {
+constexpr Neighbor kNeighbors[] = {
     {"VLLM_USE_FLASHINFER_MXFP4_BF16_MOE", "VLLM_USE_FLASHINFER_MOE_MXFP4_BF16"},
     {"VLLM_USE_FLASHINFER_MXFP4_MOE", "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8"},
     {"VLLM_USE_FLASHINFER_MOE_FP8", ""},
@@ -117,8 +117,8 @@ void Findings::check_our_name(std::string_view name) {
 void Findings::check_name(std::string_view name) {
   if (name.starts_with("FP4MOE_")) return check_our_name(name);
   if (!name.starts_with("VLLM_") || find_variable(name) != nullptr) return;
-  if (const auto* const near = std::ranges::find(kNeighbours, name, &Neighbour::name);
-      near != std::end(kNeighbours)) {
+  if (const auto* const near = std::ranges::find(kNeighbors, name, &Neighbor::name);
+      near != std::end(kNeighbors)) {
     if (!near->now.empty())
       add(Severity::warning, name, "is an older name that no policy looks at",
           "use " + std::string(near->now));

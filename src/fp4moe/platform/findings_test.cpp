@@ -47,7 +47,7 @@ TEST(Findings, UnknownVariablesOfOursAreNamedWithTheNearest) {
   EXPECT_EQ(findings({{"FP4MOE_\x1b[2J", "2"}})[0].variable, "FP4MOE_\\x1b[2J");
 }
 
-TEST(Findings, MisspeltVariablesOfTheReferenceAreNamed) {
+TEST(Findings, MisspelledVariablesOfTheReferenceAreNamed) {
   EXPECT_EQ(only({{"VLLM_MXFP4_USE_MARLN", "1"}}),
             "warning: VLLM_MXFP4_USE_MARLN is not a variable that any policy looks at; did you "
             "mean VLLM_MXFP4_USE_MARLIN?");

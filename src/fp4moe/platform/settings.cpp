@@ -43,7 +43,7 @@ Result<Done> read_cpu_isa(const std::string& value, Settings& into) {
 
 Result<Done> read_pins(const std::string& value, Settings& into) {
   if (value != "0" && value != "1")
-    return usage("settings.pin", "FP4MOE_PIN is neither on nor off")
+    return usage("settings.pin", "invalid value of FP4MOE_PIN")
         .expects("0 or 1", printable(value))
         .try_this("unset FP4MOE_PIN to let the system place threads");
   into.pins = value == "1";
@@ -52,7 +52,7 @@ Result<Done> read_pins(const std::string& value, Settings& into) {
 
 Result<Done> read_openmp(const std::string& value, Settings& into) {
   if (value != "0" && value != "1")
-    return usage("settings.openmp", "FP4MOE_OPENMP is neither on nor off")
+    return usage("settings.openmp", "invalid value of FP4MOE_OPENMP")
         .expects("0 or 1", printable(value))
         .try_this("unset FP4MOE_OPENMP to compute on torch's threads where torch is loaded");
   into.openmp = value == "1";

@@ -25,7 +25,7 @@ struct Column {
 std::string table(std::span<const Column> columns,
                   const std::vector<std::vector<std::string>>& rows);
 
-// A coloured word: kind is "good", "bad", "warn" or "plain".
+// A colored word: kind is "good", "bad", "warn" or "plain".
 std::string badge(std::string_view kind, std::string_view text);
 
 // Bars of counts over consecutive integers, one panel for each series, on one scale.
@@ -39,13 +39,13 @@ std::string histograms(std::span<const HistogramSeries> series, std::string_view
 // The same of one series, as small as a line of text.
 std::string spark(const HistogramSeries& series, int low, int high);
 
-// A coloured cell for each value; NaN: there is none.
+// A colored cell for each value; NaN: there is none.
 struct HeatMap {
   std::string name{};                       // of the figure
   std::string row_label{}, column_label{};  // of the axes
   std::vector<std::string> rows{};          // their names
   std::vector<std::vector<double>> values{};
-  double low = 0, high = 1;  // values at the ends of the colours
+  double low = 0, high = 1;  // values at the ends of the colors
 };
 inline constexpr std::size_t kHeatLevels = 9;
 std::string heat_map(const HeatMap& map);
@@ -59,7 +59,7 @@ struct Bar {
 };
 std::string bars(std::span<const Bar> rows, double limit, std::string_view limit_text);
 
-// Points over a sequence of names, on a logarithmic axis, one colour for each series.
+// Points over a sequence of names, on a logarithmic axis, one color for each series.
 struct DotSeries {
   std::string name{};
   std::vector<double> values{};  // one for each name

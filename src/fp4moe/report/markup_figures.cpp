@@ -1,4 +1,4 @@
-// The figures of a report. Colours are classes of the page's style, so that they follow light, dark
+// The figures of a report. Colors are classes of the page's style, so that they follow light, dark
 // and print.
 #include <algorithm>
 #include <cmath>
@@ -228,17 +228,17 @@ std::string dots(std::span<const std::string> names, std::span<const DotSeries> 
     result += svg_text(kLeft - 8, at + 4, "end", fmt::format("1e{}", power));
   }
   for (std::size_t s = 0; s < series.size(); ++s) {
-    const std::size_t colour = s % 8;
+    const std::size_t color = s % 8;
     for (std::size_t i = 0; i < series[s].values.size(); ++i)
       if (series[s].values[i] > 0)
         result +=
-            fmt::format("<circle class=\"d{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\"/>\n", colour,
+            fmt::format("<circle class=\"d{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\"/>\n", color,
                         kLeft + (static_cast<double>(i) + 0.5) * step, y(series[s].values[i]));
     if (series[s].allowed > 0)
       result += svg_line(kLeft, y(series[s].allowed), kLeft + width, y(series[s].allowed),
-                         fmt::format("s{} dash", colour));
+                         fmt::format("s{} dash", color));
     const double at = kTop + 10 + 20 * static_cast<double>(s);
-    result += fmt::format("<circle class=\"d{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"/>\n", colour,
+    result += fmt::format("<circle class=\"d{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"/>\n", color,
                           kLeft + width + 18, at - 4);
     result += svg_text(kLeft + width + 30, at, "start", series[s].name);
   }

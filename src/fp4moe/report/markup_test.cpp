@@ -43,7 +43,7 @@ TEST(Markup, AHistogramHasAPanelForEachSeriesAndABarForEachCount) {
   EXPECT_TRUE(has(figure, "max 5"));
 }
 
-TEST(Markup, AHeatMapLeavesOutWhatIsMissingAndGivesTheEndsTheirColours) {
+TEST(Markup, AHeatMapLeavesOutWhatIsMissingAndGivesTheEndsTheirColors) {
   const double none = std::numeric_limits<double>::quiet_NaN();
   const std::string figure =
       heat_map({.name = "up", .rows = {"0"}, .values = {{0, none, 1}}, .low = 0, .high = 1});

@@ -84,7 +84,7 @@ std::string map_figures(const Json& scales, std::span<const std::string> project
     }
   }
   if (of_all.low > of_all.high) return "";
-  // At least a factor of two across the colours, so that noise does not look like a difference.
+  // At least a factor of two across the colors, so that noise does not look like a difference.
   const double missing = std::max(0.0, 1 - (of_all.high - of_all.low)) / 2;
   of_all.low -= missing;
   of_all.high += missing;

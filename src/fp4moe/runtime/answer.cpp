@@ -159,13 +159,13 @@ bool is_same(const Selection& a, const Selection& b) {
   return a.outcome == b.outcome && a.backend == b.backend && a.experts == b.experts;
 }
 
-// Why the selection ended without a backend, in one reason: of what was insisted on, else of the
-// nearest backend.
+// Why the selection ended without a backend, in one reason: of the backend that was requested
+// explicitly, else of the nearest.
 std::string decisive(const Answer& answer) {
   const Selection& selection = answer.record.selection;
   const oracle::Layer& layer = answer.record.request.layer;
-  const bool insisted = layer.backend != "auto" && !selection.evaluated.empty();
-  const Verdict* verdict = insisted ? &selection.evaluated.back() : nullptr;
+  const bool is_requested = layer.backend != "auto" && !selection.evaluated.empty();
+  const Verdict* verdict = is_requested ? &selection.evaluated.back() : nullptr;
   if (verdict == nullptr && selection.error == oracle::ErrorKind::value &&
       selection.outcome == Outcome::error) {
     // A variable or LoRA decided: what was tried last, or the sentence itself.

@@ -5,6 +5,7 @@
 
 #include "fp4moe/base/error_json.hpp"
 #include "fp4moe/convert/folder/manifest.hpp"
+#include "fp4moe/moe/cuda/device_session.hpp"
 
 namespace fp4moe::runtime {
 namespace {
@@ -83,6 +84,8 @@ Json describe(const MoeLayer& layer) {
   if (experts != nullptr) {
     json["engine"] = experts->engine();
     json["kernel"] = experts->kernel();
+    if (const moe::cuda::DeviceLayer* device = moe::cuda::device_layer(experts))
+      json["wide_rows"] = device->wide_rows();
   }
   return json;
 }

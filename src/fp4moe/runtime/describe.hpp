@@ -11,7 +11,7 @@ namespace fp4moe::runtime {
 Json describe(const Model& model);
 
 // {"backend", "policy", "layout", "numerics", "weights_bytes", ...}; "engine" and "kernel" once the
-// layer is processed.
+// layer is processed, then "wide_rows" (DeviceLayer::wide_rows), too, if its weights are on a device.
 Json describe(const MoeLayer& layer);
 
 }  // namespace fp4moe::runtime

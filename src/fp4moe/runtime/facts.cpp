@@ -127,6 +127,43 @@ std::optional<Method> without_normalization(Method method) {
   }
 }
 
+// Words of biases and scales beside a router's module ("e_score_correction_bias").
+constexpr std::string_view kRouterWords[] = {"correction", "expert_bias", "expert_scale",
+                                             "exp_probs", "tid2eid"};
+
+// The first of the router's tensors that is not applied; empty: none.
+std::string find_unread(const LayerFacts& facts, std::span<const std::string> biases,
+                        const ListTensors& list) {
+  const std::string_view module = facts.router_module;
+  const std::string own = fmt::format("{}{}.", facts.prefix, module);
+  // "gate.wg" and what stands beside it in "gate."
+  const std::string outer = fmt::format("{}{}.", facts.prefix, module.substr(0, module.find('.')));
+  const auto is_known = [&](const std::string& name) {
+    return name == own + "weight" || name == own + "bias" || name == own + "tid2eid" ||
+           name == facts.prefix + "ffn_gate_tid2eid.weight" ||
+           std::ranges::find(biases, name) != biases.end();
+  };
+  std::size_t found_biases = 0;
+  for (const std::string& name : list(facts.prefix)) {
+    const std::string_view rest = std::string_view(name).substr(facts.prefix.size());
+    const bool is_routers =
+        name.starts_with(outer) || std::ranges::any_of(kRouterWords, [rest](std::string_view word) {
+          return rest.find(word) != std::string_view::npos;
+        });
+    if (is_routers && !is_known(name)) return name;
+    // A second bias would be left out.
+    if (std::ranges::find(biases, name) != biases.end() && ++found_biases > 1) return name;
+  }
+  return {};
+}
+
+Error unread_tensor(std::string_view id, const LayerFacts& facts) {
+  return invalid(id, "the router has a tensor that nothing here applies")
+      .at(facts.unread_router_tensor)
+      .expects("a weight, a bias and a correction bias", "also this tensor")
+      .try_this("give topk_ids and topk_weights");
+}
+
 Error unknown_routing(std::string_view prefix, std::string_view why) {
   return invalid("facts.routing", why)
       .at(prefix)
@@ -134,7 +171,7 @@ Error unknown_routing(std::string_view prefix, std::string_view why) {
       .try_this("give topk_ids and topk_weights");
 }
 
-// Chooses the method, or says why none of ours is the model's.
+// Chooses the routing method, or says why the model's is not supported.
 void choose_routing(const checkpoint::ModelConfig& config, const FindTensor& find,
                     LayerFacts& facts) {
   RouterOptions& router = facts.router;
@@ -144,7 +181,18 @@ void choose_routing(const checkpoint::ModelConfig& config, const FindTensor& fin
   if (find(fmt::format("{}{}.tid2eid", facts.prefix, facts.router_module)) ||
       find(facts.prefix + "ffn_gate_tid2eid.weight"))
     refuse("this layer chooses experts by token ids (tid2eid), not by logits");
+  if (!facts.unread_router_tensor.empty() && !facts.no_routing)
+    facts.no_routing = unread_tensor("facts.routing", facts);
   const bool has_bias = !router.bias.empty();
+  const std::string_view chosen_by = config.topk_method;
+  if (!chosen_by.empty() && chosen_by != "greedy" && chosen_by != "group_limited_greedy" &&
+      chosen_by != "noaux_tc")
+    refuse(fmt::format("topk_method \"{}\" is not known", printable(chosen_by)));
+  if (chosen_by == "noaux_tc" && !has_bias)
+    refuse("topk_method is noaux_tc, but the router has no correction bias");
+  if (config.router_softcap)
+    refuse(fmt::format("the router's logits have a softcap of {}, which nothing here applies",
+                       *config.router_softcap));
   std::optional<Method> method = choose_method(config, has_bias, facts);
   if (!method)
     refuse(fmt::format(
@@ -184,7 +232,8 @@ void choose_routing(const checkpoint::ModelConfig& config, const FindTensor& fin
 
 Result<LayerFacts> layer_facts(const checkpoint::ModelConfig& config,
                                const checkpoint::MoeShape& shape, std::string_view prefix,
-                               checkpoint::SplitRule rule, const FindTensor& find) {
+                               checkpoint::SplitRule rule, const FindTensor& find,
+                               const ListTensors& list) {
   LayerFacts facts{.model = plan::model_of_layer(config, shape, rule),
                    .prefix = std::string(prefix)};
   facts.notes = facts.model.notes;
@@ -217,8 +266,13 @@ Result<LayerFacts> layer_facts(const checkpoint::ModelConfig& config,
     Result<std::vector<float>> bias = read_floats(*found, name, {shape.experts});
     if (!bias) return bias.why();
     router.bias = std::move(*bias);
+    facts.router_tensors.push_back(name);
     break;
   }
+  for (const std::string_view part : {"weight", "bias"})
+    if (std::string name = fmt::format("{}{}.{}", prefix, module, part); find(name))
+      facts.router_tensors.push_back(std::move(name));
+  facts.unread_router_tensor = find_unread(facts, names, list);
   choose_routing(config, find, facts);
   facts.weight_on_input = router.method == Method::llama4;
   if (!facts.no_routing)
@@ -241,7 +295,33 @@ FindTensor finder(const checkpoint::Checkpoint& checkpoint) {
 Result<LayerFacts> layer_facts(const checkpoint::Checkpoint& checkpoint, std::size_t number) {
   const checkpoint::LayerTensors& layer = checkpoint.layers()[number];
   return layer_facts(checkpoint.config(), layer.shape, layer.prefix,
-                     checkpoint::split_rule(checkpoint, layer), finder(checkpoint));
+                     checkpoint::split_rule(checkpoint, layer), finder(checkpoint),
+                     lister(checkpoint));
+}
+
+ListTensors lister(const checkpoint::Checkpoint& checkpoint) {
+  const tensor::Store* store = &checkpoint.store();
+  return [store](std::string_view prefix) {
+    std::vector<std::string> names;
+    const auto name_of = [](const tensor::StoredTensor& tensor) {
+      return std::string_view(tensor.entry.name);
+    };
+    const auto all = store->tensors();  // sorted by name
+    for (auto at = std::ranges::lower_bound(all, prefix, {}, name_of);
+         at != all.end() && at->entry.name.starts_with(prefix); ++at)
+      names.push_back(at->entry.name);
+    return names;
+  };
+}
+
+ListTensors lister(const convert::ConvertedFolder& folder) {
+  return [&folder](std::string_view prefix) {
+    std::vector<std::string> names;
+    for (const convert::FileRecord& file : folder.manifest().files)
+      for (const convert::TensorRecord& tensor : file.tensors)
+        if (tensor.name.starts_with(prefix)) names.push_back(tensor.name);
+    return names;
+  };
 }
 
 FindTensor finder(const convert::ConvertedFolder& folder) {
@@ -276,13 +356,12 @@ Result<checkpoint::ModelConfig> gguf_config(const convert::ConvertedFolder& fold
 }  // namespace
 
 Result<LayerFacts> layer_facts(const convert::ConvertedFolder& folder, std::size_t number) {
-  const std::string path = fmt::format("{}/config.json", folder.path());
-  const auto document = checkpoint::read_config_document(path);
+  const auto document = checkpoint::read_config_document(folder.path(), "config.json");
   if (!document) return document.why();
   Result<checkpoint::ModelConfig> config = checkpoint::ModelConfig{};
   if (*document) {
     const auto parsed = checkpoint::parse_config((*document)->json);
-    if (!parsed) return Error(parsed.why()).in(path);
+    if (!parsed) return Error(parsed.why()).in(fmt::format("{}/config.json", folder.path()));
     config = parsed->model;
   } else if (folder.manifest().dialect == checkpoint::name(checkpoint::Dialect::gguf)) {
     config = gguf_config(folder);
@@ -305,7 +384,8 @@ Result<LayerFacts> layer_facts(const convert::ConvertedFolder& folder, std::size
       .has_bias = problem.has_bias,
       .has_input_scale = packer->layout().format == checkpoint::WeightFormat::nvfp4 &&
                          problem.experts > 0 && packer->scalars(0).up_input.has_value()};
-  return layer_facts(*config, shape, layer.prefix, checkpoint::SplitRule::equal, finder(folder));
+  return layer_facts(*config, shape, layer.prefix, checkpoint::SplitRule::equal, finder(folder),
+                     lister(folder));
 }
 
 Result<RouterWeights> load_router(const LayerFacts& facts, const FindTensor& find) {
@@ -317,6 +397,7 @@ Result<RouterWeights> load_router(const LayerFacts& facts, const FindTensor& fin
         .at(name)
         .expects("a tensor of this name", "none")
         .try_this("give router_logits, or topk_ids and topk_weights");
+  if (!facts.unread_router_tensor.empty()) return unread_tensor("facts.router", facts);
   RouterWeights result{.experts = shape.experts, .hidden = facts.router_hidden};
   Result<std::vector<float>> weight = read_floats(*found, name, {result.experts, result.hidden});
   if (!weight) return weight.why();

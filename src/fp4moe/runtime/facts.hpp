@@ -24,6 +24,8 @@ namespace fp4moe::runtime {
 
 // Finds a tensor of the model by its whole name; empty when there is none.
 using FindTensor = std::function<std::optional<tensor::TensorView>(std::string_view name)>;
+// The names of the model's tensors that begin with `prefix`.
+using ListTensors = std::function<std::vector<std::string>(std::string_view prefix)>;
 
 struct LayerFacts {
   plan::Model model{};          // of this layer alone, without parallelism
@@ -31,6 +33,8 @@ struct LayerFacts {
   std::string router_module{};  // after the prefix: "gate"
   moe::routing::RouterOptions router{};
   bool has_router_weights = false;
+  std::vector<std::string> router_tensors{};       // names of the weight and the biases
+  std::string unread_router_tensor{};              // one that is not applied; empty: none
   bool weight_on_input = false;                    // router weights multiply x
   std::optional<double> alpha{}, beta{}, limit{};  // instead of the activation's
   std::uint64_t router_hidden = 0;                 // the width of what the router reads
@@ -44,7 +48,8 @@ struct LayerFacts {
 // correction bias of another shape or type), facts.activation (the experts' is not known).
 Result<LayerFacts> layer_facts(const checkpoint::ModelConfig& config,
                                const checkpoint::MoeShape& shape, std::string_view prefix,
-                               checkpoint::SplitRule rule, const FindTensor& find);
+                               checkpoint::SplitRule rule, const FindTensor& find,
+                               const ListTensors& list);
 Result<LayerFacts> layer_facts(const checkpoint::Checkpoint& checkpoint, std::size_t number);
 
 Result<LayerFacts> layer_facts(const convert::ConvertedFolder& folder, std::size_t number);
@@ -52,6 +57,8 @@ Result<LayerFacts> layer_facts(const convert::ConvertedFolder& folder, std::size
 // Tensors beside the experts; what is found lives as long as the argument.
 FindTensor finder(const checkpoint::Checkpoint& checkpoint);
 FindTensor finder(const convert::ConvertedFolder& folder);
+ListTensors lister(const checkpoint::Checkpoint& checkpoint);
+ListTensors lister(const convert::ConvertedFolder& folder);
 
 // The linear map from hidden states to logits.
 struct RouterWeights {
@@ -62,7 +69,8 @@ struct RouterWeights {
   // logits[t][e] in float32, float64 inside. [T, experts]. Errors: interrupted.
   Result<std::vector<float>> logits(const moe::ConstRows& x) const;
 };
-// Errors: facts.router when the model has no such tensor, or one of another shape.
+// Errors: facts.router when the model has no such tensor, one of another shape, or one that is not
+// applied.
 Result<RouterWeights> load_router(const LayerFacts& facts, const FindTensor& find);
 
 }  // namespace fp4moe::runtime

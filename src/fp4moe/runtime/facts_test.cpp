@@ -1,6 +1,8 @@
 #include "fp4moe/runtime/facts.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -29,6 +31,14 @@ class Found {
     const std::uint64_t bytes = *tensor::byte_count(dtype, shape);
     all_[name] = {dtype, std::move(shape), std::vector<std::byte>(bytes)};
   }
+  ListTensors lister() const {
+    return [this](std::string_view prefix) {
+      std::vector<std::string> names;
+      for (const auto& [name, tensor] : all_)
+        if (name.starts_with(prefix)) names.push_back(name);
+      return names;
+    };
+  }
   FindTensor finder() const {
     return [this](std::string_view name) -> std::optional<tensor::TensorView> {
       const auto at = all_.find(std::string(name));
@@ -50,7 +60,7 @@ LayerFacts facts_of(checkpoint::ModelConfig config, const Found& found) {
   config.top_k = 2;
   const checkpoint::MoeShape shape{.experts = kExperts, .hidden = kHidden, .intermediate = 32};
   const auto facts = layer_facts(config, shape, "model.layers.0.mlp.", checkpoint::SplitRule::equal,
-                                 found.finder());
+                                 found.finder(), found.lister());
   EXPECT_TRUE(facts) << text(facts.why());
   return facts ? *facts : LayerFacts{};
 }
@@ -80,6 +90,14 @@ TEST(Facts, FamiliesHaveTheirRouters) {
            Case{{.model_type = "ernie4_5_moe"}, true, Method::softmax_bias},
            Case{{.model_type = "deepseek_v4", .scoring = "sigmoid"}, true, Method::deepseek_v3},
            Case{{.model_type = "lfm2_moe"}, true, Method::deepseek_v3},
+           Case{
+               {.model_type = "deepseek_v3", .topk_method = "noaux_tc"}, true, Method::deepseek_v3},
+           Case{{.model_type = "deepseek_v2", .topk_method = "group_limited_greedy"},
+                false,
+                Method::grouped_softmax},
+           Case{{.model_type = "deepseek_v2", .topk_method = "greedy"},
+                false,
+                Method::grouped_softmax},
            Case{{.model_type = "jamba"}, false, Method::softmax_topk},
            Case{{.model_type = "hunyuan-moe"}, false, Method::renormalize_naive},
            Case{{.model_type = "ernie4_5-moe"}, true, Method::softmax_bias},
@@ -154,6 +172,12 @@ TEST(Facts, ARouterThatIsNotKnownIsNotGuessed) {
            Case{{.model_type = "qwen3_moe"}, true, "correction bias"},
            Case{{.model_type = "qwen3_moe", .groups = 2}, false, "groups"},
            Case{{.model_type = "deepseek_v3", .renormalizes = false}, true, "norm_topk_prob"},
+           Case{{.model_type = "deepseek_v3", .topk_method = "by_hash"}, true, "by_hash"},
+           Case{{.model_type = "deepseek_v3", .topk_method = "noaux_tc"},
+                false,
+                "no correction bias"},
+           Case{{.model_type = "qwen3_moe", .scoring = "tanh"}, false, "tanh"},
+           Case{{.model_type = "qwen3_moe", .router_softcap = 30.0}, false, "softcap of 30"},
        }) {
     const LayerFacts facts = facts_of(row.config, router(row.has_bias));
     ASSERT_TRUE(facts.no_routing) << row.config.model_type << " " << row.word;
@@ -213,8 +237,9 @@ TEST(Facts, AnActivationThatIsNotOursIsRefusedInTheConfigurationsWords) {
     checkpoint::ModelConfig config = row.config;
     config.top_k = 2;
     const checkpoint::MoeShape shape{.experts = kExperts, .hidden = kHidden, .intermediate = 32};
+    const Found found = router();
     const auto refused = layer_facts(config, shape, "model.layers.0.mlp.",
-                                     checkpoint::SplitRule::equal, router().finder());
+                                     checkpoint::SplitRule::equal, found.finder(), found.lister());
     ASSERT_FALSE(refused) << row.found;
     EXPECT_EQ(refused.why().id, "facts.activation");
     EXPECT_EQ(refused.why().found, row.found);
@@ -248,6 +273,33 @@ TEST(Facts, OpenaisOwnFolderComputesGptOss) {
   }
 }
 
+// docs/files.md, "Links".
+TEST(Facts, AConvertedFoldersConfigurationMayNotLinkOutOfIt) {
+  namespace fs = std::filesystem;
+  const TemporaryFolder folder;
+  const std::string source = folder / "source", out = folder / "models--x/snapshots/abc";
+  convert::testing::make_checkpoint(source, checkpoint::WeightFormat::mxfp4);
+  fs::create_directories(folder / "models--x/snapshots");
+  fs::create_directories(folder / "models--x/blobs");
+  const auto converted =
+      convert::testing::convert(source, out, convert::testing::recipe_of("cpu_native.mxfp4"));
+  ASSERT_TRUE(converted) << text(converted.why());
+  const auto id_of = [](const std::string& path) {
+    const auto opened = convert::ConvertedFolder::open(path);
+    EXPECT_TRUE(opened);
+    const auto facts = layer_facts(*opened, 0);
+    return facts ? std::string("ok") : facts.why().id;
+  };
+  EXPECT_EQ(id_of(out), "ok");
+  fs::rename(out + "/config.json", folder / "models--x/blobs/1");
+  fs::create_symlink("../../blobs/1", out + "/config.json");
+  EXPECT_EQ(id_of(out), "ok") << "a Hugging Face cache";
+  fs::rename(folder / "models--x/blobs/1", folder / "elsewhere");
+  fs::remove(out + "/config.json");
+  fs::create_symlink(folder / "elsewhere", out + "/config.json");
+  EXPECT_EQ(id_of(out), "store.link");
+}
+
 TEST(Facts, LayersThatChooseByTokenIdsWantChosenExperts) {
   Found found = router();
   found.add("model.layers.0.mlp.gate.tid2eid", {16, 2}, DType::i64);
@@ -267,6 +319,88 @@ TEST(Facts, LayersThatChooseByTokenIdsWantChosenExperts) {
   ASSERT_TRUE(routed) << text(routed.why());
   EXPECT_EQ(routed->ids.size(), 6u);
   EXPECT_NE(routed->how.find("seeded experts"), std::string::npos);
+}
+
+TEST(Facts, ATensorOfTheRouterThatIsNotAppliedIsRefused) {
+  struct Case {
+    std::string_view model_type, tensor;
+  };
+  const std::string prefix = "model.layers.0.mlp.";
+  for (const Case& row : {
+           Case{"qwen3_moe", "gate.scale"},
+           Case{"qwen3_moe", "gate.weight_scale"},
+           Case{"qwen3_moe", "gate.bias_2"},
+           Case{"qwen3_moe", "gate.wg.weight"},
+           Case{"qwen3_moe", "router_correction"},
+           Case{"qwen3_moe", "experts.e_score_correction_bias"},
+           Case{"deepseek_v3", "gate.bias"},  // beside e_score_correction_bias
+           Case{"deepseek_v3", "expert_bias"},
+           Case{"gpt_oss", "router.per_expert_scale"},
+           Case{"gpt_oss", "per_expert_scale"},
+       }) {
+    const bool has_bias = row.model_type == "deepseek_v3";
+    Found found = router(has_bias);
+    if (row.model_type == "gpt_oss") found = Found();
+    found.add(prefix + "router.weight", {kExperts, kHidden});
+    const std::string name = prefix + std::string(row.tensor);
+    found.add(name, {kExperts});
+    const LayerFacts facts = facts_of({.model_type = std::string(row.model_type)}, found);
+    ASSERT_TRUE(facts.no_routing) << row.tensor;
+    EXPECT_EQ(facts.no_routing->id, "facts.routing");
+    EXPECT_NE(facts.no_routing->message.find("nothing here applies"), std::string::npos);
+    EXPECT_TRUE(has_bias || facts.no_routing->tensor == name) << facts.no_routing->tensor;
+    const auto loaded = load_router(facts, found.finder());
+    ASSERT_FALSE(loaded) << row.tensor;
+    EXPECT_EQ(loaded.why().id, "facts.router");
+  }
+}
+
+TEST(Facts, OtherTensorsOfALayerAreNotTheRouters) {
+  Found found = router(true);
+  for (const char* name : {"shared_expert_gate.weight", "shared_experts.up_proj.weight_scale",
+                           "experts.0.up_proj.weight_scale", "gate_proj.scale"})
+    found.add("model.layers.0.mlp." + std::string(name), {1});
+  found.add("model.layers.0.self_attn.gate.scale", {1});
+  const LayerFacts facts = facts_of({.model_type = "deepseek_v3"}, found);
+  EXPECT_FALSE(facts.no_routing) << text(*facts.no_routing);
+  EXPECT_EQ(facts.router_tensors.size(), 2u);
+}
+
+TEST(Facts, RoutersOfFilesAreListed) {
+  const TemporaryFolder folder;
+  const std::string source = folder / "source", out = folder / "converted";
+  convert::testing::make_checkpoint(source, checkpoint::WeightFormat::mxfp4);
+  const auto converted =
+      convert::testing::convert(source, out, convert::testing::recipe_of("cpu_native.mxfp4"));
+  ASSERT_TRUE(converted) << text(converted.why());
+  const auto checkpoint = checkpoint::Checkpoint::open(source);
+  const auto opened = convert::ConvertedFolder::open(out);
+  ASSERT_TRUE(checkpoint && opened);
+  const std::vector<std::string> expected{"model.layers.0.mlp.router.bias",
+                                          "model.layers.0.mlp.router.weight"};
+  EXPECT_EQ(lister(*checkpoint)("model.layers.0.mlp.router."), expected);
+  std::vector<std::string> listed = lister(*opened)("model.layers.0.mlp.router.");
+  std::ranges::sort(listed);
+  EXPECT_EQ(listed, expected);
+}
+
+TEST(Facts, GivenTokensAreNotRoutedByNoise) {
+  Found found;
+  found.add("model.layers.0.mlp.my_router.weight", {kExperts, kHidden});
+  const LayerFacts facts = facts_of({.model_type = "qwen3_moe"}, found);
+  EXPECT_FALSE(facts.has_router_weights);
+  RunInput given{.tokens = 1, .hidden = kHidden, .x = std::vector<std::uint16_t>(kHidden)};
+  const auto refused = route_for(given, facts, found.finder(), 1);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.why().id, "facts.router");
+  EXPECT_NE(refused.why().remedy.find("router_logits"), std::string::npos);
+  given.logits.resize(kExperts);
+  EXPECT_TRUE(route_for(given, facts, found.finder(), 1));
+  const auto seeded = seeded_input(1, kHidden, 1);
+  ASSERT_TRUE(seeded);
+  const auto routed = route_for(*seeded, facts, found.finder(), 1);
+  ASSERT_TRUE(routed) << text(routed.why());
+  EXPECT_EQ(routed->how, "seeded logits");
 }
 
 TEST(Facts, LatentExpertsHaveARouterOfTheHiddenState) {

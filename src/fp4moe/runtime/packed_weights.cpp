@@ -145,7 +145,7 @@ PackedWeights PackedWeights::of(LayerPacker packer,
 
 Result<Done> PackedWeights::check_own_memory() const {
   if (views_.size() == targets_.size()) return Done{};
-  return usage("weights.mapped", "weights that lie in others' memory are not loaded")
+  return usage("weights.mapped", "mapped weights cannot be loaded")
       .expects("memory of the layer's own", folder_ ? folder_->path() : "tensors that were given");
 }
 

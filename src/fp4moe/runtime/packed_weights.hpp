@@ -54,10 +54,10 @@ class PackedWeights {
   std::vector<float> scalars(std::string_view name) const;
   std::uint64_t bytes() const;  // in memory, mapped, or as they would be
 
-  // Experts as canonical views, unpacked one at a time. Lives no longer than this.
+  // Experts as canonical views, unpacked one at a time. Valid as long as this object.
   moe::ExpertSource source() const;
-  // The same experts as rows where the source has them. Lives no longer than the job and what its
-  // source reads.
+  // The same experts as rows where the source has them. Valid as long as the job and its source's
+  // memory.
   // Errors: weights.rows where the dialect has no such rows (GGUF).
   Result<moe::ExpertSource> source(const convert::LayerJob& job) const;
 

@@ -359,7 +359,7 @@ FindTensor Model::finder() const {
   return folder_ ? runtime::finder(*folder_) : runtime::finder(*checkpoint_);
 }
 
-std::string Model::fingerprint() const {
+std::string Model::fingerprint(std::span<const std::size_t> layers) const {
   constexpr std::size_t kSampled = 64, kSampleBytes = 64;
   std::size_t count = 0, number = 0;
   if (folder_)
@@ -387,6 +387,10 @@ std::string Model::fingerprint() const {
     for (const tensor::StoredTensor& each : store.tensors())
       add(each.entry.name, each.entry.dtype, each.entry.shape, store.bytes(each));
   }
+  const FindTensor find = finder();
+  for (const std::size_t layer : layers)
+    if (const Result<LayerFacts> known = facts(layer))  // why not, the layer itself will say
+      for (const std::string& name : known->router_tensors) digest.add(find(name)->bytes);
   return short_hex(digest.finish());
 }
 
@@ -445,7 +449,7 @@ Result<Done> agree_on_request(Communicator& group, const Model& model,
       "{}; "
       "weights {}; numerics {}; activations {}; input scale {}; batch {}; adapters {}; seed {}; "
       "{} tokens of {} values; input {}",
-      fmt::join(indexes, ", "), model.fingerprint(),
+      fmt::join(indexes, ", "), model.fingerprint(layers),
       kSplits[static_cast<std::size_t>(options.split)], convert::name(layer.slice.placement),
       moe::exchange::row(layer.exchange).name, layer.backend_request.backend,
       layer.backend_request.policy, name(layer.engine),

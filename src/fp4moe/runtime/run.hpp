@@ -38,9 +38,9 @@ class Model {
   const std::string& path() const { return path_; }
   Result<LayerFacts> facts(std::size_t number) const;
   FindTensor finder() const;
-  // A digest of the tensors' names, types and shapes, and of the first bytes of some of them, in
-  // hexadecimal digits.
-  std::string fingerprint() const;
+  // A digest of the tensors' names, types and shapes, of the first bytes of some of them and of the
+  // routers of these layers, in hexadecimal digits.
+  std::string fingerprint(std::span<const std::size_t> layers) const;
   // The same of all that these adapters hold, one for each; "none". Errors: those of adapters().
   Result<std::string> adapters_fingerprint(std::span<const std::string> folders) const;
   Result<MoeLayer> layer(std::size_t number, LayerOptions options) const;

@@ -208,7 +208,11 @@ Result<Routed> route_for(const RunInput& input, const LayerFacts& facts, const F
                    fmt::format("{} values", input.logits.size()));
     return Routed{.logits = input.logits, .how = "given logits"};
   }
-  if (!facts.has_router_weights) return seeded_logits(input, experts, seed);
+  if (!facts.has_router_weights && input.is_seeded) return seeded_logits(input, experts, seed);
+  if (!facts.has_router_weights) {
+    const Result<RouterWeights> missing = load_router(facts, find);
+    if (!missing) return missing.why();
+  }
   const Result<moe::ConstRows> x = router_rows(input, facts);
   // Seeded tokens are of the experts' width; nothing of the model's can be told from them.
   if (!x && input.is_seeded) return seeded_logits(input, experts, seed);

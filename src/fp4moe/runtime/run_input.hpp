@@ -35,9 +35,10 @@ Result<RunInput> read_input(const std::string& path);
 // Hidden states of about unit variance, exact in bf16. Errors: interrupted.
 Result<RunInput> seeded_input(std::uint64_t tokens, std::uint64_t hidden, std::uint64_t seed);
 
-// Logits for one layer: the input's, else the model's router on the hidden states, else seeded
-// noise. `how` says which. Where logits choose nothing (LayerFacts::no_routing), seeded tokens get
-// seeded experts; others must bring theirs. Errors: facts.routing, facts.router, run.input.
+// Logits for one layer: the input's, else the model's router on the hidden states. Where the model
+// has no router, seeded tokens get seeded noise. `how` says which. Where logits choose nothing
+// (LayerFacts::no_routing), seeded tokens get seeded experts; others must bring theirs. Errors:
+// facts.routing, facts.router, run.input.
 struct Routed {
   std::vector<float> logits{};
   std::vector<std::int32_t> ids{};  // [tokens, top_k] instead of logits

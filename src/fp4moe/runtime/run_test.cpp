@@ -77,6 +77,25 @@ TEST_F(AgreeOnRequest, ModelsOfTheSameNamesAndShapesAreComparedByTheirBytes) {
   EXPECT_TRUE(why->found.starts_with("tensors ")) << why->found;
 }
 
+// A byte that no sample of a tensor's beginning holds.
+TEST_F(AgreeOnRequest, RoutersAreComparedWhole) {
+  const std::string file = folder_ / "b/model.safetensors";
+  std::uint64_t at = 0;
+  {
+    const auto store = tensor::Store::open(folder_ / "b");
+    ASSERT_TRUE(store) << text(store.why());
+    const tensor::StoredTensor* router = store->find("model.layers.0.mlp.gate.weight");
+    ASSERT_NE(router, nullptr);
+    at = router->entry.begin + router->entry.bytes - 1;
+  }
+  std::string bytes = read_text(file);
+  bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  write_text(file, bytes);
+  const auto why = disagreement({open("a")}, {open("b")});
+  ASSERT_TRUE(why);
+  EXPECT_EQ(why->id, "comm.disagree");
+}
+
 TEST_F(AgreeOnRequest, AdaptersAreComparedByWhatTheyHold) {
   const auto checkpoint = checkpoint::Checkpoint::open(folder_ / "a");
   ASSERT_TRUE(checkpoint) << text(checkpoint.why());

@@ -106,7 +106,7 @@ Result<std::optional<oracle::WeightFormat>> format_from(std::string_view word) {
   return std::optional(static_cast<oracle::WeightFormat>(*which));
 }
 
-bool is_spelt_as_path(std::string_view word) {
+bool is_spelled_as_path(std::string_view word) {
   return word.starts_with('/') || word.starts_with("./") || word.starts_with("../") ||
          word.ends_with(".json") || word.ends_with(".gguf") || word.ends_with(".safetensors");
 }
@@ -193,9 +193,9 @@ Result<Done> name_backend(const oracle::Policy& policy, SelectionRequest& reques
   const std::vector<std::string_view> words = backends::words_for(policy, *backend);
   if (words.empty())
     return usage("question.word",
-                 fmt::format("no word of policy {} leads to {}", policy.name, backend->name))
+                 fmt::format("no name of policy {} selects {}", policy.name, backend->name))
         .expects(policy.names.empty() ? "no name: this policy takes none"
-                                      : "a backend that a word of vLLM's --moe-backend leads to",
+                                      : "a backend that a name of vLLM's --moe-backend selects",
                  backend->name)
         .try_this("It is reached automatically or by a variable: fp4moe explain -v");
   word = words.front();
@@ -443,7 +443,7 @@ Result<plan::Model> find_model(const std::string& name_or_path, std::string_view
     return found == AtPath::folder || found == AtPath::file;
   };
   const bool is_path = checkpoint::find_model(name_or_path) == nullptr &&
-                       (is_spelt_as_path(name_or_path) || is_there());
+                       (is_spelled_as_path(name_or_path) || is_there());
   if (is_path) return plan::model_from_path(name_or_path, *wanted);
   const Result<checkpoint::NamedModel> named = checkpoint::require_named(name_or_path);
   if (!named) return named.why();

@@ -93,7 +93,7 @@ std::string unescaped(std::string_view line) {
   return result;
 }
 
-// Without the colours of terminals (ESC [ ... letter) and without the end of a line of Windows.
+// Without the colors of terminals (ESC [ ... letter) and without the end of a line of Windows.
 std::string uncolored(std::string_view line) {
   std::string result;
   for (std::size_t at = 0; at < line.size(); ++at) {
@@ -218,7 +218,7 @@ class LogReader {
     const bool is_vllms =
         result_.message || !result_.version.empty() || (!result_.facts.empty() && mentions_vllm);
     if (!is_vllms)
-      return usage("log.none", "the text holds nothing of vLLM's")
+      return usage("log.none", "no line of vLLM in the text")
           .expects("a message about MoE backends, or lines of vLLM's log", "neither")
           .try_this("the sentences that are known: fp4moe explain --messages");
     if (const Result<Done> done = choose_device(); !done) return done.why();
@@ -348,25 +348,25 @@ class LogReader {
     if (is_nvfp4) result_.options.assumed_model = "deepseek-v3";
     const bool had_error = result_.message && result_.message->row->level == MessageLevel::error;
     if (is_error) read_reasons(line);
-    // Raised, not only logged: the user insisted on the backend.
+    // Raised, not only logged: the backend was requested explicitly.
     if (found->row->id == "backend-refused" && line.find("ValueError") != line.npos)
-      insisted_ = {found->value("backend"),
-                   is_nvfp4 ? oracle::WeightFormat::nvfp4 : oracle::WeightFormat::mxfp4};
+      requested_ = {found->value("backend"),
+                    is_nvfp4 ? oracle::WeightFormat::nvfp4 : oracle::WeightFormat::mxfp4};
     if (had_error && !is_error) return;
     result_.reason = find_reason(found->value("reason"));
     fact("message", std::string(found->row->id));
     result_.message = std::move(found);
   }
 
-  // The backend that was insisted on, where a word leads to it and none is told.
+  // The backend that was requested explicitly, where a word leads to it and none is told.
   void name_backend() {
     std::string& word = result_.options.fields["moe_backend"];
-    if (!word.empty() || insisted_.first.empty()) return;
+    if (!word.empty() || requested_.first.empty()) return;
     const auto chosen = backends::choose_policy(
         backends::vllm_word(result_.options.vllm.empty() ? "latest" : result_.options.vllm),
-        insisted_.second, backends::Entry::gpt_oss);
+        requested_.second, backends::Entry::gpt_oss);
     if (!chosen) return;
-    const oracle::Backend* row = backends::find_by_any_name(*chosen->policy, insisted_.first);
+    const oracle::Backend* row = backends::find_by_any_name(*chosen->policy, requested_.first);
     if (row == nullptr) return;
     const std::vector<std::string_view> words = backends::words_for(*chosen->policy, *row);
     if (words.empty()) return;
@@ -422,7 +422,7 @@ class LogReader {
   LogReading result_{};
   std::size_t line_ = 0;
   std::string device_{}, platform_{}, capability_{};
-  std::pair<std::string, oracle::WeightFormat> insisted_{};
+  std::pair<std::string, oracle::WeightFormat> requested_{};
 };
 
 bool is_same_backend(std::string_view said, std::string_view name) {

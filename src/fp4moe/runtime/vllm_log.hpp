@@ -29,7 +29,7 @@ struct LogReading {
 };
 
 // The command line overrides the log. Errors (code usage): log.none if the text
-// has nothing of vLLM's, log.device where no device is told, described or here.
+// has no line of vLLM, log.device where no device is told, described or here.
 Result<LogReading> read_log(std::string_view text, const SelectionOptions& asked);
 
 // "The log says MARLIN, and so do these rules.", or what may differ; empty: nothing to compare.

@@ -159,7 +159,7 @@ TEST(VllmLog, TheHubsCacheIsAPathWithTheModelsName) {
 }
 
 // The same log as terminals, Windows, PowerShell and collectors of logs write it.
-TEST(VllmLog, ColoursLineEndsEncodingsAndJsonDoNotCount) {
+TEST(VllmLog, ColorsLineEndsEncodingsAndJsonDoNotCount) {
   std::string windows, colored, json, wide = "\xff\xfe";
   for (const std::string_view line : split(kLog, '\n')) {
     windows += std::string(line) + "\r\n";

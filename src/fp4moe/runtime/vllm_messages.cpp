@@ -19,7 +19,7 @@ constexpr MessageRow kMessages[] = {
     {"no-backend", error, "No MXFP4 MoE backend supports the deployment configuration.", "", ""},
     {"no-backend", error, "No NvFp4 MoE backend supports the deployment configuration.", "", ""},
     {"backend-refused", error, "Mxfp4 MoE backend '{backend}' does not support the deployment configuration since {reason}.",
-     "A backend was insisted on (--moe-backend, or a variable), and its kernel refuses. The reason is that of the last kernel tried. At debug level the same line is written for every backend that automatic selection passes by.",
+     "A backend was requested explicitly (--moe-backend, or a variable), and its kernel refuses. The reason is that of the last kernel tried. At debug level the same line is written for every backend that automatic selection passes by.",
      "Leave --moe-backend or the variable out, or do what the reason's section says."},
     {"backend-refused", error, "NvFp4 MoE backend '{backend}' does not support the deployment configuration since {reason}.", "", ""},
     {"backend-refused", error, "NvFP4 MoE backend '{backend}' does not support the deployment configuration since {reason}.", "", ""},

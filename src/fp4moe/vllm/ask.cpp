@@ -19,15 +19,9 @@ namespace fp4moe::vllm {
 namespace {
 
 Error not_understood(std::string_view key, std::string_view expected, const Json* found) {
-  return usage("vllm.ask", "the question is not understood")
+  return usage("vllm.ask", "invalid request")
       .at(key)
       .expects(expected, found == nullptr ? std::string("nothing") : printable(found->dump()));
-}
-
-const Json* member(const Json& object, std::string_view key) {
-  if (!object.is_object()) return nullptr;
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
 // The fields of a request. The first error is kept; what is absent has a value of its own.
@@ -90,7 +84,7 @@ Result<Done> read_beside(const Json& from, MoeConfig& to) {
   if (placement == "round_robin")
     to.expert_placement = checkpoint::Placement::round_robin;
   else if (!placement.empty() && placement != "linear")
-    return usage("vllm.ask", "the question is not understood")
+    return usage("vllm.ask", "invalid request")
         .at("expert_placement")
         .expects("linear or round_robin", printable(placement));
   return Done{};
@@ -98,7 +92,7 @@ Result<Done> read_beside(const Json& from, MoeConfig& to) {
 
 Result<Context> context_from(const Json& request) {
   Context result;
-  const Json* given = member(request, "context");
+  const Json* given = AskFields(request).find("context");
   if (given == nullptr) return current_context();
   runtime::SelectionOptions options;
   AskFields fields(*given);
@@ -110,11 +104,11 @@ Result<Context> context_from(const Json& request) {
   options.gfx = fields.text("gfx");
   if (const auto done = fields.done(); !done) return done.why();
   if (!mode.empty() && mode != "strict" && mode != "compat")
-    return usage("vllm.ask", "the question is not understood")
+    return usage("vllm.ask", "invalid request")
         .at("mode")
         .expects("strict or compat", printable(mode));
   result.mode = mode == "compat" ? oracle::Mode::compat : oracle::Mode::strict;
-  if (const Json* libraries = member(*given, "libraries")) {
+  if (const Json* libraries = fields.find("libraries")) {
     if (!libraries->is_array()) return not_understood("libraries", "a list of names", libraries);
     for (const Json& name : *libraries)
       options.libraries.push_back(name.is_string() ? name.string() : name.dump());
@@ -125,7 +119,7 @@ Result<Context> context_from(const Json& request) {
   if (!device) return device.why();
   result.device = *std::move(device);
   const bool is_here = options.device == "auto" && options.platform.empty() && options.gfx.empty();
-  const Json* environment = member(*given, "environment");
+  const Json* environment = fields.find("environment");
   if (environment == nullptr) {
     if (is_here) result.environment = platform::read_environment();
     return result;
@@ -361,13 +355,13 @@ Result<WeightFormat> format_from(const Json& request) {
   const auto name = text_of(request, "format");
   if (!name) return name.why();
   if (const auto format = formats::weight_format_from_name(*name)) return *format;
-  return not_understood("format", "mxfp4 or nvfp4", member(request, "format"));
+  return not_understood("format", "mxfp4 or nvfp4", AskFields(request).find("format"));
 }
 
 Result<MoeConfig> config_from(const Json& request) {
   oracle::Layer layer;
   Json fields = Json::object();
-  const Json* given = member(request, "config");
+  const Json* given = AskFields(request).find("config");
   if (given != nullptr && !given->is_object()) return not_understood("config", "an object", given);
   if (given != nullptr)
     for (const auto& [key, value] : given->items())
@@ -385,7 +379,7 @@ Result<MoeConfig> config_from(const Json& request) {
 Result<ConversionOptions> options_from(const Json& request) {
   ConversionOptions result;
   const Json none = Json::object();
-  const Json* given = member(request, "options");
+  const Json* given = AskFields(request).find("options");
   AskFields fields(given == nullptr ? none : *given);
   result.is_act_and_mul = fields.flag("is_act_and_mul", true);
   result.takes_external = fields.flag("takes_external", false);
@@ -400,14 +394,14 @@ Result<ConversionOptions> options_from(const Json& request) {
        {checkpoint::RowOrder::interleaved, checkpoint::RowOrder::halves})
     if (order == name(known)) result.w13_order = known;
   if (!order.empty() && !result.w13_order)
-    return not_understood("w13_order", "interleaved or halves", member(*given, "w13_order"));
+    return not_understood("w13_order", "interleaved or halves", fields.find("w13_order"));
   result.activation = oracle::activation_from_name(activation);
   if (!activation.empty() && !result.activation)
-    return not_understood("activation", "an activation", member(*given, "activation"));
+    return not_understood("activation", "an activation", fields.find("activation"));
   if (params == "float16")
     result.params_dtype = tensor::DType::f16;
   else if (!params.empty() && params != "bfloat16")
-    return not_understood("params_dtype", "bfloat16 or float16", member(*given, "params_dtype"));
+    return not_understood("params_dtype", "bfloat16 or float16", fields.find("params_dtype"));
   return result;
 }
 
@@ -449,7 +443,7 @@ Result<Json> ask(const Json& request) {
   if (*verb == "select") return select(request);
   const auto* row = std::ranges::find(kVerbs, *verb, &Verb::name);
   if (row == std::end(kVerbs))
-    return not_understood("ask", "a question of ask.cpp", member(request, "ask"));
+    return not_understood("ask", "a request of ask.cpp", AskFields(request).find("ask"));
   const auto format = format_from(request);
   if (!format) return format.why();
   Asked asked{.format = *format, .request = request};

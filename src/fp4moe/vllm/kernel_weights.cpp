@@ -323,7 +323,7 @@ Result<NvFp4KernelWeights> Converter::convert(const NvFp4Tensors& tensors, RowOr
   Result<KernelWeights> packed = convert(*given);
   if (!packed) return packed.why();
   NvFp4KernelWeights result{.packed = *std::move(packed)};
-  const bool is_folded = scalars != nullptr && scalars->folds_exponents;
+  const bool is_folded = scalars != nullptr && scalars->has_folded_exponents;
   result.w13_scale_2 = is_folded ? result.packed.numbers("w13_scale_2")
                                  : first_of_each(numbers->w13_globals, shape->experts);
   result.w2_scale_2 = is_folded ? result.packed.numbers("w2_scale_2") : numbers->w2_globals;

@@ -21,7 +21,7 @@ NUMPY = {
 
 
 def is_torch(array: object) -> bool:
-    """Whether it is a tensor of torch, which is not imported for the question."""
+    """Whether it is a tensor of torch, which is not imported for that."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
 

@@ -139,7 +139,7 @@ def name_of(backend: object) -> str:
     name = backend.value if isinstance(backend, enum.Enum) else backend
     if not isinstance(name, str):
         raise UsageError(
-            "this is no backend", id="vllm.backend",
+            "unknown backend", id="vllm.backend",
             expected="a member of the enumeration or its name", found=repr(backend),
         )  # fmt: skip
     return "None" if name == "NONE" else name
@@ -192,7 +192,7 @@ def request(
         return json.dumps(words, default=list, allow_nan=False)
     except ValueError:
         raise UsageError(
-            "a number of the question is not finite", id="vllm.ask",
+            "a number of the request is not finite", id="vllm.ask",
             expected="finite numbers", found="NaN or infinity",
         ) from None  # fmt: skip
 

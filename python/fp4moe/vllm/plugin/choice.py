@@ -26,7 +26,7 @@ def choose(
     if request.mode == mode.OFF:
         return theirs()
     moe = layer.moe_config
-    target, why_not = _look(moe, find)
+    target, why_not = look(layer, find)
     if target is None and not why_not:
         return theirs()
     if target is None or why_not:
@@ -46,13 +46,20 @@ def choose(
     return make_method(moe, target, request)
 
 
-def _look(moe: Any, find: Callable[[], Target | None]) -> tuple[Target | None, str]:
-    """A layer's target, and why fp4moe does not compute it. What fails here does not stop vLLM."""
+def look(
+    layer: Any, find: Callable[[], Target | None], is_mapped: bool = False
+) -> tuple[Target | None, str]:
+    """A layer's target, and why fp4moe does not compute it. What fails here does not stop vLLM.
+
+    `is_mapped`: fp4moe reads the experts from a converted folder, biases and all.
+    """
     try:
         target = find()
         if target is None:
             return None, ""
-        return target, target.refusal or support.refusal(moe, target.format, target.is_padded) or ""
+        biases = support.ON_THE_FIRST_RANK if is_mapped else target.biases
+        why_not = support.refusal(layer, target.format, target.is_padded, biases)
+        return target, target.refusal or why_not or ""
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         return None, f"the plug-in does not understand this layer ({reason}); {support.OTHERWISE}"
@@ -94,9 +101,12 @@ def _would(theirs: Callable[[], Any]) -> str:
 
 
 def cannot_run(method: Any) -> str | None:
-    """Why a method that vLLM chose without asking its oracle cannot run here; None: it can."""
-    experts = getattr(method, "experts_cls", None)
-    if experts is None or experts._supports_current_device():
+    """Why a method that vLLM chose without asking its oracle cannot run here; None: nothing says so."""
+    experts: Any = getattr(method, "experts_cls", None)
+    try:
+        if getattr(experts, "_supports_current_device", lambda: True)():
+            return None
+    except Exception:
         return None
     return f"chosen {experts.__name__}, which does not run on this device"
 

@@ -6,6 +6,7 @@ Each says which method of vLLM's a layer has (`Target`); the rest is vLLM's.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import torch
@@ -25,16 +26,18 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import kFp8Static
 from vllm.platforms import current_platform
 
 from fp4moe import converted
-from fp4moe.vllm.plugin import folder, mode, support
+from fp4moe.vllm.plugin import folder, linear, mode, support
 from fp4moe.vllm.plugin.choice import choose
 from fp4moe.vllm.plugin.methods import Target
 
 GPT_OSS = Target(
-    mxfp4.GptOssMxfp4MoEMethod, "mxfp4", {"weight_dtype": "gpt_oss_mxfp4"}, is_padded=True
-)
+    mxfp4.GptOssMxfp4MoEMethod, "mxfp4", {"weight_dtype": "gpt_oss_mxfp4"}, is_padded=True,
+    biases=support.ON_THE_FIRST_RANK,
+)  # fmt: skip
 MXFP4 = Target(
-    mxfp4.Mxfp4MoEMethod, "mxfp4", {"weight_dtype": "mxfp4", "activation_key": None}
-)
+    mxfp4.Mxfp4MoEMethod, "mxfp4", {"weight_dtype": "mxfp4", "activation_key": None},
+    biases=support.ON_EVERY_RANK,
+)  # fmt: skip
 
 
 class _Choosing:
@@ -76,32 +79,66 @@ class _Choosing:
         added = support.DTYPES if has_ours else ()
         return [*theirs, *(dtype for dtype in added if dtype not in theirs)]
 
-    def _check_dtype(self) -> None:
-        """Refuse a type of ours in mode off: vLLM asks for types before additional_config is known."""
-        if self.fp4moe_is_folder or mode.current().mode != mode.OFF:
-            return
+    def _dtype_refusal(self) -> str:
+        """vLLM's own refusal of the model's type of tokens; empty where it takes the type without us."""
         from vllm.config import get_current_vllm_config_or_none
 
         config = get_current_vllm_config_or_none()
         dtype = getattr(getattr(config, "model_config", None), "dtype", None)
         theirs = list(super().get_supported_act_dtypes())  # type: ignore[misc]
-        if dtype in support.DTYPES and dtype not in theirs:
-            raise ValueError(
-                f"{dtype} is not supported for quantization method {self.get_name()}. "  # type: ignore
-                f"Supported dtypes: {theirs} (fp4moe's mode is off)"
-            )
+        if dtype not in support.DTYPES or dtype in theirs:
+            return ""
+        name = self.get_name()  # type: ignore[attr-defined]
+        return f"{dtype} is not supported for quantization method {name}. Supported dtypes: {theirs}"
+
+    def _theirs(self, layer: Any, prefix: str) -> Any:
+        """vLLM's method, refused where it would be given a type of tokens that fp4moe alone takes."""
+        method = super().get_quant_method(layer, prefix)  # type: ignore[misc]
+        refusal = self._dtype_refusal()
+        if not refusal or method is None or _takes_any_type(method):
+            return method
+        if isinstance(layer, RoutedExperts):
+            raise ValueError(refusal)
+        return _refused_with_kernels_of_vllm(method, layer, refusal)
 
     def get_quant_method(self, layer: Any, prefix: str) -> Any:
-        def theirs() -> Any:
-            return super(_Choosing, self).get_quant_method(layer, prefix)  # type: ignore[misc]
+        if not self.fp4moe_is_folder and mode.current().mode == mode.OFF and self._dtype_refusal():
+            # vLLM asked for types before additional_config was known.
+            raise ValueError(f"{self._dtype_refusal()} (fp4moe's mode is off)")
 
-        self._check_dtype()
+        def theirs() -> Any:
+            return self._theirs(layer, prefix)
+
+        def find() -> Target | None:
+            return self.fp4moe_target(layer, prefix)
+
         if not isinstance(layer, RoutedExperts):
             return theirs()
         if self.fp4moe_is_folder:
-            target = self.fp4moe_target(layer, prefix)
-            return folder.choose_folder(layer, prefix, target, self.fp4moe_folder, theirs)
-        return choose(layer, prefix, lambda: self.fp4moe_target(layer, prefix), theirs)
+            return folder.choose_folder(layer, prefix, find, self.fp4moe_folder, theirs)
+        return choose(layer, prefix, find, theirs)
+
+
+def _takes_any_type(method: Any) -> bool:
+    """True if a method of vLLM's multiplies by no quantized weights."""
+    names = [base.__name__ for base in type(method).__mro__]
+    return any(word in name for word in ("Unquantized", "KVCache") for name in names)
+
+
+def _refused_with_kernels_of_vllm(method: Any, layer: Any, refusal: str) -> Any:
+    """The method of a linear layer, which raises unless the kernel that it chooses is ours."""
+    create = method.create_weights
+
+    @functools.wraps(create)
+    def checked(*sizes: Any, **attributes: Any) -> None:
+        create(*sizes, **attributes)
+        holders = (method, getattr(layer, "scheme", None))
+        kernels = [value for holder in holders for value in getattr(holder, "__dict__", {}).values()]
+        if not any(isinstance(kernel, linear.Dequantized) for kernel in kernels):
+            raise ValueError(refusal)
+
+    method.create_weights = checked
+    return method
 
 
 class GptOssMxfp4Config(_Choosing, mxfp4.GptOssMxfp4Config):
@@ -161,7 +198,8 @@ class CompressedTensorsConfig(_Choosing, compressed.CompressedTensorsConfig):
         attributes: dict[str, Any]
         if self._is_mxfp4_w4a8_fp8(weight, tokens):
             attributes = {"weight_dtype": "mxfp4", "activation_key": None}
-            return Target(compressed_w4a8.CompressedTensorsW4A8Mxfp4MoEMethod, "mxfp4", attributes)
+            parent = compressed_w4a8.CompressedTensorsW4A8Mxfp4MoEMethod
+            return Target(parent, "mxfp4", attributes, biases=support.ON_EVERY_RANK)
         if self._is_mxfp4(weight):
             parent = compressed_mxfp4.CompressedTensorsW4A4Mxfp4MoEMethod
             return Target(parent, "mxfp4", {"group_size": 32})
@@ -183,8 +221,14 @@ class QuarkConfig(_Choosing, quark.QuarkConfig):
             name = next(k for k, v in quark_moe._WEIGHT_QUANT_KEY_MAP.items() if v == weight)
             statics = {"static_input_scales": tokens == kFp8StaticTensorSym}
             words = {**shared, **statics, "weight_dtype": name}
-            return Target(parent, "mxfp4", words) if name == "mxfp4" else None
+            biases = support.ON_THE_FIRST_RANK if _is_gpt_oss(layer) else support.ON_EVERY_RANK
+            return Target(parent, "mxfp4", words, biases=biases) if name == "mxfp4" else None
         return None
+
+
+def _is_gpt_oss(layer: Any) -> bool:
+    """True if a layer is loaded by gpt-oss's own loader."""
+    return any(base.__name__.startswith("GptOss") for base in type(layer).__mro__)
 
 
 CONFIGS: dict[str, type] = {

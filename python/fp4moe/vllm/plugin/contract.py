@@ -55,18 +55,19 @@ _CONFIG = (
     "activation", "experts_per_token", "num_experts", "num_local_experts", "hidden_dim",
     "intermediate_size_per_partition", "in_dtype", "is_lora_enabled", "moe_parallel_config",
     "max_num_tokens", "max_capture_size", "swiglu_alpha", "swiglu_beta", "swiglu_limit",
-    "activation_situ_beta", "activation_situ_linear_beta",
+    "activation_situ_beta", "activation_situ_linear_beta", "has_bias", "hidden_dim_unpadded",
 )  # fmt: skip
 _LAYER = (
     "layer_name", "moe_config", "activation", "global_num_experts", "expert_map",
     "expert_map_manager", "apply_router_weight_on_input", "_expert_routing_tables",
     "ckpt_gate_proj_name", "ckpt_up_proj_name", "ckpt_down_proj_name", "swiglu_alpha",
-    "swiglu_beta", "swiglu_limit",
+    "swiglu_beta", "swiglu_limit", "use_grouped_topk", "scoring_func", "custom_routing_function",
 )  # fmt: skip
 
 NEEDS: tuple[Need, ...] = (
     Need("vllm.config", "get_current_vllm_config_or_none"),
     Need("vllm.config", "VllmConfig", fields=("additional_config", "load_config")),
+    Need("vllm.envs", "VLLM_BATCH_INVARIANT"),
     Need("vllm.platforms", "current_platform"),
     Need("vllm.platforms", "PlatformEnum"),
     Need(_QUANT, "register_quantization_config", ("quantization",)),
@@ -103,7 +104,7 @@ NEEDS: tuple[Need, ...] = (
     Need(
         f"{_MOE}.config",
         "FusedMoEParallelConfig",
-        fields=("tp_rank", "tp_size", "ep_rank", "ep_size", "enable_eplb"),
+        fields=("tp_rank", "tp_size", "dp_size", "ep_rank", "ep_size", "enable_eplb"),
     ),
     Need(f"{_MOE}.activation", "MoEActivation"),
     Need(f"{_MOE}.modular_kernel", "FusedMoEKernel.__init__", ("prepare_finalize", "fused_experts")),
@@ -113,6 +114,8 @@ NEEDS: tuple[Need, ...] = (
         "FusedMoEExperts.__init__",
         ("moe_config", "quant_config", "max_num_tokens", "num_dispatchers"),
     ),
+    Need(f"{_MOE}.modular_kernel", "FusedMoEExperts._supports_current_device"),
+    Need(f"{_MOE}.modular_kernel", "FusedMoEExperts._supports_batch_invariance"),
     Need(f"{_MOE}.modular_kernel", "FusedMoEExpertsModular.apply", _EXPERTS_APPLY),
     Need(f"{_MOE}.modular_kernel", "FusedMoEExpertsModular.workspace_shapes", _WORKSPACE),
     Need(

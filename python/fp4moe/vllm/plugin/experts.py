@@ -14,6 +14,7 @@ from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import (
     TopKWeightAndReduceDelegate,
     TopKWeightAndReduceNoOP,
 )
+from vllm.platforms import current_platform
 
 from fp4moe.torch import ops  # defines the operators
 from fp4moe.vllm.plugin import support
@@ -72,6 +73,10 @@ class _Experts(mk.FusedMoEExpertsModular):
     def _supports_parallel_config(moe_parallel_config: Any) -> bool:
         return True
 
+    @staticmethod
+    def _supports_batch_invariance() -> bool:
+        return bool(current_platform.is_cpu())  # sizes choose kernels on a GPU
+
     def supports_expert_map(self) -> bool:
         """Experts of other ranks have the number -1."""
         return True
@@ -93,7 +98,8 @@ class Fp4MoeExperts(_Experts):
 
     def largest_call(self) -> tuple[int, int]:
         moe = self.moe_config
-        return max(moe.max_num_tokens, moe.max_capture_size), moe.experts_per_token
+        ranks = moe.moe_parallel_config.dp_size  # data-parallel ones, whose tokens are gathered
+        return ranks * max(moe.max_num_tokens, moe.max_capture_size), moe.experts_per_token
 
     @staticmethod
     def activation_format() -> Any:

@@ -27,7 +27,7 @@ from fp4moe import converted
 from fp4moe.errors import InvalidInputError
 from fp4moe.torch import ops
 from fp4moe.vllm.plugin import mode, support, weights
-from fp4moe.vllm.plugin.choice import say
+from fp4moe.vllm.plugin.choice import look, say
 from fp4moe.vllm.plugin.methods import Fp4MoeMethod, Target
 from fp4moe.vllm.plugin.mode import PluginRequest
 
@@ -62,7 +62,7 @@ def use_loader() -> None:
 class FolderConfig(QuantizationConfig):
     """Answers for `quant_method: fp4moe`, and hands on to the configuration of the source."""
 
-    configs: dict[str, type] = {}
+    configs: dict[str, Any] = {}
 
     @classmethod
     def override_quantization_method(
@@ -189,18 +189,21 @@ def _are_numbers(*values: Any) -> bool:
 
 
 def choose_folder(
-    layer: Any, prefix: str, target: Target | None, folder: str, theirs: Callable[[], Any]
+    layer: Any,
+    prefix: str,
+    find: Callable[[], Target | None],
+    folder: str,
+    theirs: Callable[[], Any],
 ) -> Any:
     """The method of a layer whose experts are in the folder; only fp4moe reads them."""
-    if target is None:  # experts that the checkpoint has in full precision
+    target, why_not = look(layer, find, is_mapped=True)
+    if target is None and not why_not:  # experts that the checkpoint has in full precision
         return theirs()
     request = mode.current()
-    why_not: str | None = target.refusal
-    why_not = why_not or support.refusal(layer.moe_config, target.format, target.is_padded)
     if request.mode == mode.OFF:
         why_not = "its mode is off, and only fp4moe reads a folder of fp4moe convert; set FP4MOE_VLLM=auto"
-    why_not = why_not or _loading_refusal(folder)
-    if why_not is not None:  # vLLM reads the checkpoint, and not the folder
+    why_not = why_not or _loading_refusal(folder) or ""
+    if target is None or why_not:  # vLLM reads the checkpoint, and not the folder
         why_not = why_not.replace(support.OTHERWISE, f"serve its checkpoint, and {support.OTHERWISE}")
         raise NotImplementedError(f"fp4moe: {prefix}: {why_not}")
     say(logging.INFO, prefix, target, f"are mapped from {folder}")

@@ -21,7 +21,7 @@ import fp4moe
 from fp4moe.vllm.plugin import mode
 
 
-class _Dequantized:
+class Dequantized:
     """Before vLLM's class in the order of methods."""
 
     FORMAT = ""
@@ -62,11 +62,11 @@ class _Dequantized:
         return result
 
 
-class Fp4MoeNvFp4LinearKernel(_Dequantized, NvFp4LinearKernel):
+class Fp4MoeNvFp4LinearKernel(Dequantized, NvFp4LinearKernel):
     FORMAT = "nvfp4"
 
 
-class Fp4MoeMxFp4LinearKernel(_Dequantized, MxFp4LinearKernel):
+class Fp4MoeMxFp4LinearKernel(Dequantized, MxFp4LinearKernel):
     FORMAT = "mxfp4"
 
 

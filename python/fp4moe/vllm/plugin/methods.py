@@ -34,6 +34,7 @@ class Target:
     format: str
     attributes: dict[str, Any] = field(default_factory=dict)
     is_padded: bool = False  # its loader fills up a rank's last block with zeros
+    biases: str = support.NO_BIASES  # who loads those of experts
     refusal: str = ""  # why fp4moe does not compute it, by the checkpoint alone
 
 
@@ -90,6 +91,8 @@ class Fp4MoeMethod:
     def create_weights(self, layer: Any, *sizes: Any, **attributes: Any) -> None:
         """vLLM's parameters, with scales that `--load-format dummy` can give a model."""
         super().create_weights(layer, *sizes, **attributes)  # type: ignore[misc]
+        if self.moe.hidden_dim != self.moe.hidden_dim_unpadded:  # a transport wants another size
+            weights.zero(layer)
         weights.name_dummy_scales(layer)
 
     def process_weights_after_loading(self, layer: Any) -> None:

@@ -8,15 +8,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import vllm.envs as envs
 from vllm.platforms import current_platform
 
 import fp4moe
-from fp4moe.vllm.plugin.weights import BLOCKS, CONSTANTS, PLACES
+from fp4moe.vllm.plugin.weights import BLOCKS, CONSTANTS, NEEDED, PLACES
 
 OTHERWISE = "set FP4MOE_VLLM=off"
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)  # of tokens
 # Transforms that are in the codes already, and those of attention itself.
 NOT_OF_EXPERTS = ("weight_input", "weight_output", "q_attn", "k_cache")
+# Biases of experts in vLLM's loaders: left out; w2's on every tensor-parallel rank; w2's on the first alone.
+NO_BIASES, ON_EVERY_RANK, ON_THE_FIRST_RANK = "none", "every", "first"
 
 
 @functools.cache
@@ -31,7 +34,7 @@ def device_refusal() -> str | None:
     if ordinal != 0:
         return (
             "fp4moe computes on the first GPU that a process sees, and this rank has another; "
-            f"give each rank its own CUDA_VISIBLE_DEVICES, or {OTHERWISE}"
+            f"start one server for each GPU, with CUDA_VISIBLE_DEVICES of that GPU alone, or {OTHERWISE}"
         )
     why_not = kernels_refusal(fp4moe.doctor()["cuda_engine"], ordinal)
     return None if why_not is None else f"{why_not}; {OTHERWISE}"
@@ -62,7 +65,24 @@ def constant_refusal(moe: Any) -> str | None:
     for name, value in vars(moe).items():
         if name.startswith(("swiglu_", "activation_")) and name not in PLACES.values() and value:
             return f"vLLM gives this layer {name} = {value}, which fp4moe does not know; {OTHERWISE}"
+    activation = moe.activation.value
+    places = [PLACES[name] for name in NEEDED.get(activation, ())]
+    missing = [place for place in places if getattr(moe, place, None) is None]
+    if missing:
+        return f"the activation {activation} needs {', '.join(missing)}, and vLLM gives none; {OTHERWISE}"
     return None
+
+
+def router_refusal(layer: Any) -> str | None:
+    """Why vLLM's router for CPUs does not route for a layer; None where it does."""
+    if not current_platform.is_cpu() or layer.use_grouped_topk or layer.custom_routing_function:
+        return None
+    if layer.scoring_func in ("softmax", "sqrtsoftplus"):
+        return None
+    return (
+        f"vLLM's router for CPUs has no {layer.scoring_func} without groups of experts; "
+        f"serve this model on a GPU"
+    )
 
 
 def transform_refusal(transforms: Any, modules: Sequence[str]) -> str | None:
@@ -93,11 +113,12 @@ def _names(targets: Any, module: str) -> bool:
     )
 
 
-def refusal(moe: Any, format: str, is_padded: bool = False) -> str | None:
+def refusal(layer: Any, format: str, is_padded: bool, biases: str) -> str | None:
     """Why a layer is left to vLLM; None where fp4moe computes it.
 
-    `is_padded`: the loader fills a rank's last block with zeros.
+    `is_padded`: the loader fills a rank's last block with zeros. `biases`: who loads those of experts.
     """
+    moe = layer.moe_config
     parallel = moe.moe_parallel_config
     block = BLOCKS[format]
     partition = moe.intermediate_size_per_partition
@@ -105,6 +126,22 @@ def refusal(moe: Any, format: str, is_padded: bool = False) -> str | None:
         (device_refusal(), True),
         (activation_refusal(moe.activation), True),
         (constant_refusal(moe), True),
+        (router_refusal(layer), True),
+        (
+            f"results of fp4moe's CUDA kernels depend on the batch in their last bits; "
+            f"unset VLLM_BATCH_INVARIANT, or {OTHERWISE}",
+            envs.VLLM_BATCH_INVARIANT and not current_platform.is_cpu(),
+        ),
+        (
+            f"vLLM loads no biases of experts in this format, and this model has them; "
+            f"take a checkpoint in MXFP4, or {OTHERWISE}",
+            moe.has_bias and biases == NO_BIASES,
+        ),
+        (
+            f"vLLM loads the whole bias of w2 on every rank, and the sum of {parallel.tp_size} ranks would "
+            f"have it as often; enable expert parallelism, or {OTHERWISE}",
+            moe.has_bias and biases == ON_EVERY_RANK and parallel.tp_size > 1,
+        ),
         (f"fp4moe takes no LoRA adapters on experts inside vLLM; {OTHERWISE}", moe.is_lora_enabled),
         (
             f"fp4moe does not move experts between ranks while it serves (EPLB); "

@@ -35,6 +35,11 @@ CONSTANTS: dict[str, tuple[str, ...]] = {
     "gelu_tanh_no_mul": (),
     "relu2_no_mul": (),
 }
+# Constants without which vLLM's activation is another than ours, or none at all.
+NEEDED = {
+    "swigluoai_uninterleave": ("alpha", "beta", "limit"),
+    "situ": ("situ_beta",),
+}
 # A constant's names on a RoutedExperts layer and in its FusedMoEConfig.
 PLACES = {
     "alpha": "swiglu_alpha",
@@ -119,6 +124,15 @@ def name_dummy_scales(layer: Any) -> None:
     for name, parameter in layer.named_parameters(recurse=False):
         if "_scale" in name and getattr(parameter, "dummy_weight_value", None) is None:
             parameter.dummy_weight_value = 1.0 if parameter.is_floating_point() else E8M0_OF_DUMMIES
+
+
+def zero(layer: Any) -> None:
+    """Zeros in codes and block scales, for the columns and rows that no checkpoint fills."""
+    for matrix in ("w13", "w2"):
+        for part in ("weight", "weight_packed", "weight_scale"):
+            parameter = getattr(layer, f"{matrix}_{part}", None)
+            if parameter is not None:
+                parameter.data.view(torch.uint8).zero_()
 
 
 def drop(layer: Any) -> None:

@@ -11,7 +11,7 @@ std::vector<layout::Layout> layouts() {
            .order = {.as_loaded = true},
            .codes = layout::plain(),
            .scales = layout::plain(),
-           .clears_negative_zero = true,
+           .has_no_negative_zero = true,
            .reads = "vLLM's hand-over to the b12x library",
            .note = "The library's own packing, made at load time, is not covered."}};
 }

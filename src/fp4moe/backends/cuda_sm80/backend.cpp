@@ -8,13 +8,14 @@ namespace {
 constexpr CapabilityRange kSinceAmpere[] = {at_least(8, 0)};
 constexpr DeviceNeed kDevices[] = {{.kinds = kCuda, .capabilities = kSinceAmpere}};
 
-constexpr ExpertsClass kMonolithic =
+constexpr ExpertsClass kMonolithic = not_batch_invariant(
     own_monolithic("Sm80ExpertsMonolithic", kDevices,
                    {Routing::softmax_topk, Routing::renormalize, Routing::deepseek_v3,
                     Routing::llama4, Routing::renormalize_naive, Routing::topk,
-                    Routing::sigmoid_renorm, Routing::minimax2, Routing::sigmoid});
-constexpr ExpertsClass kModular = own_kernel("Sm80Experts", kDevices);
-constexpr ExpertsClass kBatched = own_kernel("BatchedSm80Experts", kDevices, TokenFormat::batched);
+                    Routing::sigmoid_renorm, Routing::minimax2, Routing::sigmoid}));
+constexpr ExpertsClass kModular = not_batch_invariant(own_kernel("Sm80Experts", kDevices));
+constexpr ExpertsClass kBatched =
+    not_batch_invariant(own_kernel("BatchedSm80Experts", kDevices, TokenFormat::batched));
 constexpr const ExpertsClass* kList[] = {&kMonolithic, &kModular, &kBatched};
 
 constexpr Rounding kRounding[] = {{.intermediate = 64, .hidden = 64}};

@@ -1,4 +1,4 @@
-// FlashInfer's CuteDSL kernels for data-centre Blackwell. January knew only the batched one, under
+// FlashInfer's CuteDSL kernels for data-center Blackwell. January knew only the batched one, under
 // the name that later means the standard one.
 #include "fp4moe/backends/columns.hpp"
 #include "fp4moe/backends/families.hpp"

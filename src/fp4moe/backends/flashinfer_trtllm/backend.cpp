@@ -1,4 +1,4 @@
-// FlashInfer's TensorRT-LLM kernels for data-centre Blackwell.
+// FlashInfer's TensorRT-LLM kernels for data-center Blackwell.
 #include "fp4moe/backends/columns.hpp"
 #include "fp4moe/backends/families.hpp"
 

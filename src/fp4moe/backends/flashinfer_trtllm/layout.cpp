@@ -20,7 +20,7 @@ Map whole_tiles() {
 Layout base(WeightFormat format) {
   return {.format = format,
           .order = {.block = 1, .up_first = true},
-          .shuffles_rows = true,
+          .has_shuffled_rows = true,
           .codes = plain(),
           .scales = whole_tiles(),
           .scales_type = DType::f8_e4m3};
@@ -53,7 +53,7 @@ std::vector<Layout> layouts() {
       nvfp4("2026-08.reference", kAlphas, "vLLM 2026-08 to the letter"),
       nvfp4("2026-01", kAlphas202601, "FlashInfer TRTLLM kernels on SM100, vLLM 2026-01")};
   result[1].note = "Each half is padded by itself.";
-  result[2].pads_at_end = true;
+  result[2].is_padded_at_end = true;
   result[2].note =
       "Padding rows follow both halves, which pairs the wrong rows when the intermediate size is "
       "not a multiple of 64; for comparison only.";

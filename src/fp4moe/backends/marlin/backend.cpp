@@ -68,7 +68,7 @@ constexpr Backend mxfp4(std::string_view name, PolicyDates policy_dates,
           .numerics = "marlin",
           .conversion = {.bias13 = "permuted rows", .bias2 = "permuted rows"}};
 }
-// Since summer each half is padded to whole tiles; before, nothing was.
+// Since August 2026 each half is padded to whole tiles; before, nothing was.
 constexpr oracle::ConversionPadding kNvfp4Padding[] = {
     {.hidden_is = 128, .gated = 64, .not_gated = 64},
     {.hidden_is = 64, .gated = 128, .not_gated = 128},

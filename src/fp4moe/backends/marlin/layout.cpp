@@ -21,7 +21,7 @@ Layout mxfp4() {
           .one_group_scales = scales_single_exchanged(),
           .bias_type = BiasType::bf16,
           .bias_transform = &kSinglePermutation,
-          .takes_f16_params = false,
+          .has_f16_params = false,
           .reads = "vLLM, Marlin kernels with BF16 activations",
           .note = "The kernel reads scale byte 0 as 0 and 255 as infinity."};
 }

@@ -92,35 +92,35 @@ constinit const ScaleTransform kPlusSix{
 constinit const ScaleTransform kScales202601{
     .says = "E4M3 as the upper bits of a half times 2^7, sign dropped",
     .byte = half_byte,
-    .drops_sign = true};
+    .is_unsigned = true};
 constinit const ScaleTransform kScales202603{
     .says = "as half times 2^(7+x), x from the layer's smallest scale, sign dropped",
     .byte = half_byte,
     .exponent = from_smallest,
-    .shares_exponent = true,
-    .drops_sign = true,
+    .has_shared_exponent = true,
+    .is_unsigned = true,
     .losses = kTooLarge};
 constinit const ScaleTransform kScales202604{
     .says = "as half times 2^(7+x), x from the layer's largest scale; below 2 and negative: 0",
     .byte = half_byte_from_two,
     .exponent = from_largest,
-    .shares_exponent = true,
-    .drops_sign = true,
+    .has_shared_exponent = true,
+    .is_unsigned = true,
     .losses = kTooSmall};
 constinit const BiasTransform kSinglePermutation{
     .says = "as rows, then every 32: x goes to 8 * (x % 8 / 2) + 2 * (x / 8) + x % 2",
-    .place = single_permutation,
+    .row_of = single_permutation,
     .multiple = 32};
 constinit const ScalarTransform kFoldedGlobals{
     .says = kFolded,
-    .folds_exponents = true,
+    .has_folded_exponents = true,
     .tensors = [](const ScalarProblem& problem,
                   std::uint64_t experts) { return tensors_of(problem.params_type, experts); },
     .fill = [](const ScalarProblem& problem, ExpertList experts,
                Scalars& tensors) { return fill(problem, problem.params_type, experts, tensors); }};
 constinit const ScalarTransform kFoldedGlobalsF32{
     .says = kFolded,
-    .folds_exponents = true,
+    .has_folded_exponents = true,
     .tensors = [](const ScalarProblem& /*problem*/,
                   std::uint64_t experts) { return tensors_of(DType::f32, experts); },
     .fill = [](const ScalarProblem& problem, ExpertList experts,

@@ -17,7 +17,7 @@ TEST(Marlin, BiasesAreGatheredByTheSinglePermutation) {
   for (std::uint64_t block = 0; block < 2; ++block)
     for (std::uint64_t i = 0; i < 4; ++i)
       for (std::uint64_t j = 0; j < 8; ++j)
-        EXPECT_EQ(kSinglePermutation.place(32 * block + 2 * i + kFrom[j]), 32 * block + 8 * i + j);
+        EXPECT_EQ(kSinglePermutation.row_of(32 * block + 2 * i + kFrom[j]), 32 * block + 8 * i + j);
 }
 
 TEST(Marlin, ScalesAreTheUpperBitsOfAHalf) {

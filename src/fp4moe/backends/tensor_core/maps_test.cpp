@@ -54,8 +54,8 @@ TEST(TensorCoreMaps, TheTwoPartsOfARecordFillIt) {
     ASSERT_TRUE(codes && scales);
     ASSERT_EQ(codes->bytes(), scales->bytes());
     std::vector<unsigned> used(codes->bytes());
-    for_each_place(codes->padded(), [&](Coord at) { ++used[codes->offset(at) / 2]; });
-    for_each_place(scales->padded(), [&](Coord at) { used[scales->offset(at)] += 2; });
+    for_each_element(codes->padded(), [&](Coord at) { ++used[codes->offset(at) / 2]; });
+    for_each_element(scales->padded(), [&](Coord at) { used[scales->offset(at)] += 2; });
     for (std::size_t byte = 0; byte < used.size(); ++byte) ASSERT_EQ(used[byte], 2u) << byte;
   }
 }

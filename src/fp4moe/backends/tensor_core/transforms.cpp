@@ -74,10 +74,10 @@ constinit const ScaleTransform kNvfp4Scales{
     .says = "normalized: exponent + 9 in five bits, three bits of mantissa; scale 0 is 0xF0",
     .byte = normalized,
     .exponent = check_sign,
-    .clears_zero_blocks = true};
+    .has_cleared_zero_blocks = true};
 constinit const ScalarTransform kMxfp4Factors{
-    .says = kFactors, .keeps_gate_and_up = true, .tensors = tensors_of, .fill = fill_mxfp4};
+    .says = kFactors, .has_gate_and_up = true, .tensors = tensors_of, .fill = fill_mxfp4};
 constinit const ScalarTransform kNvfp4Factors{
-    .says = kFactors, .keeps_gate_and_up = true, .tensors = tensors_of, .fill = fill_nvfp4};
+    .says = kFactors, .has_gate_and_up = true, .tensors = tensors_of, .fill = fill_nvfp4};
 
 }  // namespace fp4moe::backends::tensor_core

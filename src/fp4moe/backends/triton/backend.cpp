@@ -7,7 +7,7 @@ namespace {
 
 constexpr EnumSet<PlatformKind> kGpus{PlatformKind::cuda, PlatformKind::rocm};
 constexpr CapabilityRange kHopperToBlackwell[] = {{{9, 0}, {11, 0}}};
-// Spring's reference forgets that the package must be there; strict mode does not.
+// Before August 2026 the reference does not check that the package is installed; strict mode does.
 constexpr DeviceNeed kBeforeAugust2026Devices[] = {
     {.kinds = kGpus, .capabilities = kHopperToBlackwell}};
 constexpr DeviceNeed kBeforeAugust2026Strict[] = {

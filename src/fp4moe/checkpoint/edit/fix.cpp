@@ -209,7 +209,7 @@ class Fixer {
     const std::string folder = store_.folder().empty() ? "." : store_.folder();
     for (const std::string_view file : kConfigDocuments) {
       const std::string path = folder + "/" + std::string(file);
-      auto document = read_config_document(path);
+      auto document = read_config_document(folder, std::string(file));
       if (!document) return document.why();
       if (!document->has_value() || !drop_activations((*document)->json)) continue;
       if (Result<Done> exact = require_json(**document, path); !exact) return exact;

@@ -36,7 +36,7 @@ Result<std::string> folder_or_hub_name(const tensor::Store& source) {
   std::error_code failed;
   const auto folder = std::filesystem::canonical(source.folder(), failed);
   if (failed == std::errc::not_enough_memory)
-    return system_error("store.open", "cannot look at", failed.value()).in(source.folder());
+    return system_error("store.open", "cannot stat", failed.value()).in(source.folder());
   std::string name = failed ? std::string() : folder.filename().string();
   const auto snapshots = folder.parent_path();
   const std::string hub = snapshots.parent_path().filename().string();

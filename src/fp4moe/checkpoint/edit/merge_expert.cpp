@@ -137,7 +137,7 @@ Result<Done> ExpertMerger::quantize_rows(Job& job, std::uint64_t begin, std::uin
                               float divisor) {
     blocks.element = Element::f32;
     blocks.global_kind =
-        divides ? kernels::cpu::GlobalScale::divisor : kernels::cpu::GlobalScale::multiplier;
+        divides ? kernels::cpu::GlobalScaleUse::divisor : kernels::cpu::GlobalScaleUse::multiplier;
     blocks.global_scale = divides ? divisor : multiplier;
     (is_mxfp4 ? codec.dequantize_mxfp4 : codec.dequantize_nvfp4)(blocks);
   };

@@ -197,7 +197,7 @@ Result<Done> ExpertQuantizer::quantize_matrix(const PlainMatrix& matrix, float d
                                          .blocks = blocks,
                                          .output = back_.data(),
                                          .element = Element::f32,
-                                         .global_kind = kernels::cpu::GlobalScale::divisor,
+                                         .global_kind = kernels::cpu::GlobalScaleUse::divisor,
                                          .global_scale = divisor});
     add_errors(values, dtype, back_.as<const float>().data(), {blocks, block}, sums);
   }

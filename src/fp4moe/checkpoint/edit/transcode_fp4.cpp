@@ -21,13 +21,8 @@ const DialectRow* module_row(Dialect dialect, WeightFormat format) {
 Fp4Modules::Fp4Modules(const Checkpoint& source, std::span<const QuantClaim> claims)
     : source_(source),
       claims_(claims),
-      row_(module_row(source.dialect().dialect, source.dialect().format)) {
-  for (const QuantClaim& claim : claims)
-    has_unread_ = has_unread_ || !claim.transforms.empty() ||
-                  std::ranges::any_of(claim.schemes, [](const ClaimedScheme& scheme) {
-                    return !scheme.unread.empty();
-                  });
-}
+      row_(module_row(source.dialect().dialect, source.dialect().format)),
+      has_unread_(std::ranges::any_of(claims, &QuantClaim::has_unread)) {}
 
 const StoredTensor* Fp4Modules::part(const std::string& module, std::string_view ending) const {
   return ending.empty() ? nullptr : source_.store().find(module + std::string(ending));
@@ -46,17 +41,16 @@ std::optional<Fp4Module> Fp4Modules::find(const std::string& module) const {
   if (k == 0 || k % block != 0 || scales != Shape{codes[0], k / block}) return std::nullopt;
   const bool needs_global = !row_->parts.global_scale.empty();
   if (needs_global && part(module, row_->parts.global_scale) == nullptr) return std::nullopt;
-  if (unread(module) != nullptr) return std::nullopt;
+  if (unread(module)) return std::nullopt;
   return Fp4Module{.codes = found.codes, .scales = found.scales, .rows = codes[0], .k = k};
 }
 
-const std::string* Fp4Modules::unread(std::string_view module) const {
-  if (!has_unread_) return nullptr;
+std::optional<UnreadScheme> Fp4Modules::unread(std::string_view module) const {
+  if (!has_unread_) return std::nullopt;
   for (const QuantClaim& claim : claims_)
-    if (const std::string* why = claim.unread(module);
-        why != nullptr && claim.excluded.find(module) == nullptr)
+    if (const auto why = claim.unread(module); why && claim.excluded.find(module) == nullptr)
       return why;
-  return nullptr;
+  return std::nullopt;
 }
 
 std::string Fp4Modules::scales_text(const std::string& module) const {

@@ -32,8 +32,9 @@ class Fp4Modules {
   // The module of this name; none where its tensors are of another format, or where the
   // configuration says so.
   std::optional<Fp4Module> find(const std::string& module) const;
-  // A configuration's reason why the module's codes are not what they look like; null: none.
-  const std::string* unread(std::string_view module) const;
+  // A configuration's reason why the module's codes are not what they look like; none: there is
+  // none.
+  std::optional<UnreadScheme> unread(std::string_view module) const;
   // The module's scales in words: "weight_scale U8 [8, 2], no weight_scale_2".
   std::string scales_text(const std::string& module) const;
 
@@ -43,7 +44,7 @@ class Fp4Modules {
   const Checkpoint& source_;
   std::span<const QuantClaim> claims_;
   const DialectRow* row_;
-  bool has_unread_ = false;
+  bool has_unread_;
 };
 
 // A global or an input scale of a module is one number. Errors: tensor.dtype, tensor.shape.

@@ -100,7 +100,7 @@ Result<Done> Fp8Modules::check(const StoredTensor& tensor, OtherTensor& other) c
   if (Result<Done> fine = check_weight(*codes); !fine) return fine;
   const std::string part = name.substr(module_of(codes->entry.name)->size() + 1);
   return usage("transcode.mixed_precision",
-               "a quantized module outside the experts has a part that nothing here applies")
+               "a quantized module outside the experts has an unsupported tensor")
       .at(name)
       .expects("codes and the scales of their format", fmt::format("also \"{}\"", printable(part)))
       .try_this("Keep the dialect, or export the checkpoint without this part");
@@ -111,17 +111,17 @@ Result<Done> Fp8Modules::check_weight(const StoredTensor& tensor) const {
   const DType type = tensor.entry.dtype;
   const std::optional<std::string> module = module_of(name);
   if (!module || is_plain_number(type) || !tensor::row(type).in_safetensors) return Done{};
-  const std::string* unread = fp4_.unread(*module);
+  const std::optional<UnreadScheme> unread = fp4_.unread(*module);
   const auto fp8 = modules_.find(name);
   const bool is_fp8 = fp8 != modules_.end();
-  if (unread == nullptr) {
+  if (!unread) {
     if (is_fp8 && can_tell(target_, fp8->second)) return Done{};
     if (const auto fp4 = fp4_.find(*module); fp4 && fp4->codes == &tensor) return Done{};
   }
   const std::string scales = type == DType::f8_e4m3 ? "" : fp4_.scales_text(*module);
   const std::string what =
-      unread != nullptr ? *unread
-      : is_fp8          ? to_words(fp8->second)
+      unread   ? std::string(unread->what)
+      : is_fp8 ? to_words(fp8->second)
                : fmt::format("{} with scales of a kind that is not known{}", tensor::name(type),
                              scales.empty() ? scales : fmt::format(": {}", scales));
   return usage("transcode.mixed_precision",

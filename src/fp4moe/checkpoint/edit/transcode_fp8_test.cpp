@@ -55,8 +55,9 @@ TEST(TranscodeFp8, ModulesAreNamedInEachDialect) {
 }
 
 // A weight of attention in FP8 with scales of this shape, beside NVFP4 experts in
-// compressed-tensors' form; `group` is what the configuration says of it.
-void write_fp8(const std::string& folder, const tensor::Shape& scale, std::string_view group) {
+// compressed-tensors' form; `group` is what the configuration says of it, after the group `before`.
+void write_fp8(const std::string& folder, const tensor::Shape& scale, std::string_view group,
+               std::string_view before = "") {
   Tensors tensors = tensors_of(small(kNv), *find_row(Dialect::compressed_tensors, kNv));
   tensors.push_back(
       {"model.layers.0.self_attn.q_proj.weight", DType::f8_e4m3, {256, 64}, Bytes(256 * 64)});
@@ -71,7 +72,8 @@ void write_fp8(const std::string& folder, const tensor::Shape& scale, std::strin
                        R"({"quant_method": "compressed-tensors", "format": "mixed-precision",
          "config_groups": {
            "group_0": {"format": "nvfp4-pack-quantized", "targets": ["re:.*experts.*"],
-                       "weights": {"num_bits": 4, "group_size": 16}},
+                       "weights": {"num_bits": 4, "group_size": 16}}, )" +
+                           std::string(before) + R"(
            "group_1": {"format": "float-quantized", "targets": ["re:.*self_attn\\..*proj$"], )" +
                            std::string(group) + "}}}"));
 }
@@ -146,6 +148,23 @@ TEST(TranscodeFp8, KeepsAScaleForOneBlock) {
   EXPECT_EQ(fp8_scale_shape(Dialect::quark, *one, {1, 1}), (tensor::Shape{1, 1}));
   EXPECT_EQ(module(folder / "b")->inputs, Fp8Inputs::dynamic);
   EXPECT_EQ(module(folder / "modelopt")->inputs, Fp8Inputs::none);
+}
+
+// Two groups may be the module's; they differ in its activations.
+TEST(TranscodeFp8, RefusesASchemeThatAPatternDoesNotDecide) {
+  const TemporaryFolder folder;
+  const std::string other =
+      R"("other": {"format": "float-quantized", "targets": ["re:(?<!x).*q_proj$"], )";
+  write_fp8(folder / "a", {256, 1}, kDynamic, other + std::string(kWeightsAlone) + "}, ");
+  write_fp8(folder / "b", {256, 1}, kDynamic, other + std::string(kDynamic) + "}, ");
+  const auto checkpoint = Checkpoint::open(folder / "a");
+  ASSERT_TRUE(checkpoint) << text(checkpoint.why());
+  const auto guessed = transcode(*checkpoint, Dialect::modelopt, folder / "c");
+  ASSERT_FALSE(guessed);
+  EXPECT_EQ(guessed.why().id, "transcode.mixed_precision");
+  const auto same = Checkpoint::open(folder / "b");
+  ASSERT_TRUE(same) << text(same.why());
+  EXPECT_TRUE(transcode(*same, Dialect::modelopt, folder / "d"));
 }
 
 TEST(TranscodeFp8, RefusesModulesThatATargetCannotExpress) {

@@ -321,31 +321,41 @@ bool looks_inverted(float scale) {
 
 LintReport lint(const std::string& path, const LintOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
+  const auto store = tensor::Store::open(path);
+  LintReport report{.path = path};
+  if (store) {
+    report = lint(*store, path, options);
+  } else {
+    Collector into(report);
+    into.add(store.why());
+    into.finish();
+  }
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return report;
+}
+
+LintReport lint(const tensor::Store& store, const std::string& path, const LintOptions& options) {
+  const auto begin = std::chrono::steady_clock::now();
   LintReport report{.path = path};
   Collector into(report);
-  const auto store = tensor::Store::open(path);
-  if (!store) {
-    into.add(store.why());
-  } else {
-    const Survey found = survey(*store);
-    if (found.row != nullptr) {
-      report.dialect = fmt::format("{} {}", found.row->name, name(found.row->format));
-    }
-    for (const Error& problem : found.problems) {
-      const tensor::StoredTensor* tensor = store->find(problem.tensor);
-      into.add(problem, tensor == nullptr ? std::string() : store->path(*tensor));
-    }
-    for (const tensor::StoredTensor* extra : found.extras) {
-      into.add("tensor.extra", {.file = store->path(*extra),
-                                .tensor = extra->entry.name,
-                                .fact = fmt::format("{} {}", tensor::name(extra->entry.dtype),
-                                                    tensor::text(extra->entry.shape))});
-    }
-    check_index(*store, into);
-    check_exclusions(*store, found, into);
-    check_layers(*store, found, report, into);
-    check_values(*store, found, options, report, into);
+  const Survey found = survey(store);
+  if (found.row != nullptr) {
+    report.dialect = fmt::format("{} {}", found.row->name, name(found.row->format));
   }
+  for (const Error& problem : found.problems) {
+    const tensor::StoredTensor* tensor = store.find(problem.tensor);
+    into.add(problem, tensor == nullptr ? std::string() : store.path(*tensor));
+  }
+  for (const tensor::StoredTensor* extra : found.extras) {
+    into.add("tensor.extra", {.file = store.path(*extra),
+                              .tensor = extra->entry.name,
+                              .fact = fmt::format("{} {}", tensor::name(extra->entry.dtype),
+                                                  tensor::text(extra->entry.shape))});
+  }
+  check_index(store, into);
+  check_exclusions(store, found, into);
+  check_layers(store, found, report, into);
+  check_values(store, found, options, report, into);
   into.finish();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return report;

@@ -1,5 +1,5 @@
 // Finds what is wrong with a checkpoint before anything is built on it. Opening errors are findings
-// too. Reads all scales and, with `deep`, codes as far as a question needs them; memory stays
+// too. Reads all scales and, with `deep`, codes as far as a check needs them; memory stays
 // bounded because pages are released.
 #pragma once
 #include <cstddef>
@@ -13,6 +13,10 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
+
+namespace fp4moe::tensor {
+class Store;
+}
 
 namespace fp4moe::checkpoint {
 
@@ -66,6 +70,9 @@ struct LintReport {
 };
 
 LintReport lint(const std::string& path, const LintOptions& options = {});
+// The same of a store that is open already; `path` is what it was opened by.
+LintReport lint(const tensor::Store& store, const std::string& path,
+                const LintOptions& options = {});
 
 // A global scale that looks like its own reciprocal: NVFP4 quantizers set scale = max |w| / (448 *
 // 6), so a factor above 4 means weights above 10,000 while its reciprocal means weights in

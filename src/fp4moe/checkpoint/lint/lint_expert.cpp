@@ -114,7 +114,7 @@ class Scanner {
     if (scales && !layer_.row->needs_unpacking()) done_with(*scale_tensor, *scales);
     if (deep_ && codes) {
       ++matrices;
-      // The first row that is not zero answers the question.
+      // The first row that is not zero is enough.
       std::uint64_t visited = 0;
       bool zero = true;
       for (; visited < codes->rows && zero; ++visited) zero = all_zero_codes(codes->row(visited));

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,6 +20,8 @@
 #include "fp4moe/checkpoint/write/convert_vector.hpp"
 #include "fp4moe/checkpoint/write/quant_config.hpp"
 #include "fp4moe/checkpoint/write/tensor_names.hpp"
+#include "fp4moe/tensor/files/folder_tree.hpp"
+#include "fp4moe/tensor/files/posix.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {
@@ -148,6 +151,24 @@ Result<std::uint64_t> write_quantized(const SynthPlan& plan, const SynthOptions&
   return writer->bytes();
 }
 
+// The copy may have its name already; the output has not.
+Error of_the_copy(Error why) {
+  if (!why.message.starts_with(tensor::kNamedBut)) return why;
+  why.message.erase(0, tensor::kNamedBut.size());
+  why.remedy = why.code == ErrorCode::exhausted ? tensor::kFreeSpace : "";
+  return why;
+}
+
+// A folder or file that goes with this object.
+struct RemovedAtEnd {
+  explicit RemovedAtEnd(std::string name) : path(std::move(name)) {}
+  RemovedAtEnd(const RemovedAtEnd&) = delete;
+  RemovedAtEnd& operator=(const RemovedAtEnd&) = delete;
+  ~RemovedAtEnd() { tensor::remove_folder(path); }
+
+  std::string path;
+};
+
 }  // namespace
 
 Result<std::uint64_t> synth_bytes(const SynthOptions& options) {
@@ -180,16 +201,19 @@ Result<SynthReport> synth(const SynthOptions& options, const std::string& out) {
       options.defect.empty()
           ? out
           : (target.parent_path() / (".whole-" + target.filename().string())).string();
+  std::optional<RemovedAtEnd> copy;
+  if (!options.defect.empty()) {
+    tensor::remove_folder(whole);  // of a run that was killed
+    copy.emplace(whole);
+  }
   const Result<std::uint64_t> bytes = plan->row != nullptr
                                           ? write_quantized(*plan, options, whole, report.shards)
                                           : write_unquantized(*plan, options, whole);
+  if (!bytes && copy) return of_the_copy(bytes.why());
   if (!bytes) return bytes.why();
-  if (!options.defect.empty()) {
-    const Result<Done> planted = plant_defect(*plan, options, whole, out);
-    std::error_code ignored;  // the copy is what counts
-    std::filesystem::remove_all(whole, ignored);
-    if (!planted) return planted.why();
-  }
+  if (copy)
+    if (Result<Done> planted = plant_defect(*plan, options, whole, out); !planted)
+      return planted.why();
   report.bytes = *bytes;
   report.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   return report;

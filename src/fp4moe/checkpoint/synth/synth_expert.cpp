@@ -54,7 +54,7 @@ struct Sizes {
 }  // namespace
 
 std::uint64_t part_seed(const ExpertSeed& seed, std::uint64_t part) {
-  // Each step mixes the whole state, so neighbours share nothing.
+  // Each step mixes the whole state, so neighbors share nothing.
   std::uint64_t state = SplitMix64(seed.seed).next();
   for (const std::uint64_t value : {seed.layer, seed.expert, part})
     state = SplitMix64(state ^ (value + 1) * 0xD1B54A32D192ED03u).next();

@@ -239,5 +239,18 @@ TEST(Synth, EveryDefectIsThereAndNothingElseIsLeft) {
   }
 }
 
+TEST(Synth, ADefectLeavesNothingOfItsCopyNorOfAKilledRuns) {
+  const TemporaryFolder folder;
+  SynthOptions options = small("qwen3-30b-a3b", Dialect::modelopt, WeightFormat::nvfp4);
+  options.defect = "nan-scale";
+  std::filesystem::create_directory(folder / ".whole-out");
+  std::ofstream(folder / ".whole-out/model.safetensors") << "half";
+  const Result<SynthReport> report = synth(options, folder / "out");
+  ASSERT_TRUE(report) << text(report.why());
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"out"});
+  EXPECT_EQ(synth(options, folder / "out").why().id, "folder.exists");
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"out"});
+}
+
 }  // namespace synth_test
 }  // namespace fp4moe::checkpoint

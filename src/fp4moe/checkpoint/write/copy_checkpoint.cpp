@@ -76,7 +76,7 @@ Result<std::vector<FileCopy>> companion_files(const tensor::Store& source,
     if (!is_seen) {
       // A name that leads to nothing holds nothing to copy.
       if (errno == ENOENT || (is_link && (errno == ELOOP || source.is_one_file()))) continue;
-      return system_error("file.open", "cannot look at", errno).in(path);
+      return system_error("file.open", "cannot stat", errno).in(path);
     }
     if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) > kSmall) continue;
     if (is_link) {

@@ -41,7 +41,7 @@ Result<CheckpointPlan> plan_copy(const tensor::Store& source, const CheckpointEd
 Result<Done> copy_checkpoint(const tensor::Store& source, const std::string& out,
                              const CheckpointEdits& edits, const CopyOptions& options = {});
 
-// The small files of a checkpoint's folder (tokenizer, templates, licence, ...), without its
+// The small files of a checkpoint's folder (tokenizer, templates, license, ...), without its
 // tensors, its index and the documents named. A link that leads out of the folder would publish
 // another user's file: store.link. Beside a file that the user named, such links are left out.
 Result<std::vector<FileCopy>> companion_files(const tensor::Store& source,

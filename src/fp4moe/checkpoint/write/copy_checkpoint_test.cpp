@@ -99,8 +99,8 @@ TEST(CompanionFiles, DoNotPublishWhatLinksLeadTo) {
   const TemporaryFolder folder;
   ASSERT_TRUE(synth(tiny(), folder / "a"));
   tensor::testing::write_text(folder / "private", "secret");
-  tensor::testing::write_text(folder / "a/licence", "free");
-  std::filesystem::create_symlink("licence", folder / "a/LICENSE");
+  tensor::testing::write_text(folder / "a/license.txt", "free");
+  std::filesystem::create_symlink("license.txt", folder / "a/LICENSE");
   const Result<tensor::Store> store = tensor::Store::open(folder / "a");
   ASSERT_TRUE(store);
   ASSERT_TRUE(copy_checkpoint(*store, folder / "b", {})) << "links inside are copied";

@@ -110,9 +110,8 @@ struct RowMover {
   }
 };
 
-// If gate and up lie interleaved on either side, they are copied alternately, row by row, so that
-// this side is passed in order, once: in larger steps its other half defeats the CPU's prefetcher,
-// and half of the speed is lost.
+// Interleaved gate and up rows are copied alternately, so that this side is sequential. Larger
+// strides defeat the prefetcher and halve the speed.
 void lay_out_parts(const ExpertLayout& layout, const Run& run, const RowsParts& parts) {
   bool whole = true;
   for (const RowsPart& part : parts) {

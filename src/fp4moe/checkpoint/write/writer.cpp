@@ -245,7 +245,7 @@ Result<Done> CheckpointWriter::copy_piece(std::size_t index, const OtherTensor& 
     at += result.size();
     if (progress) progress(result.size());
   }
-  // Reading a page may have mapped its neighbours too.
+  // Reading a page may have mapped its neighbors too.
   const tensor::MappedFile& file = plan_.source->files()[piece.tensor->file];
   file.drop(file.bytes());
   return Done{};

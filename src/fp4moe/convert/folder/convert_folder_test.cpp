@@ -20,6 +20,7 @@
 #include "fp4moe/convert/folder/verify.hpp"
 #include "support/converted_folder.hpp"
 #include "support/limits.hpp"
+#include "support/tiny_model.hpp"
 
 namespace fp4moe::convert {
 namespace convert_folder_test {
@@ -63,7 +64,7 @@ TEST(ConvertFolder, GivesBackTheSourceByteForByteFromEveryLayout) {
 
     ASSERT_TRUE(converted) << text(converted.why());
     expect_sound(out);
-    if (layout.clears_negative_zero) {
+    if (layout.has_no_negative_zero) {
       const std::vector<std::string> folders{out};
       EXPECT_EQ(unconvert(folders, folder / "back").why().id, "unconvert.losses");
       const auto taken = unconvert(folders, folder / "back", {.accept_losses = true});
@@ -381,6 +382,89 @@ TEST(ConvertFolder, StaysWithinItsMemoryWhateverLiesOutsideTensors) {
   ASSERT_TRUE(unconvert(out, folder / "back"));
   EXPECT_TRUE(tensor::testing::read_text(folder / "a.gguf") ==
               tensor::testing::read_text(folder / "back/a.gguf"));
+}
+
+// A GGUF file whose metadata hold a list of so many zeros and one of so many empty strings.
+void make_lists(const std::string& path, std::uint64_t zeros, std::uint64_t strings) {
+  const TemporaryFolder folder;
+  make_sparse(folder / "a.gguf", 0);
+  const auto store = tensor::Store::open(folder / "a.gguf");
+  ASSERT_TRUE(store) << text(store.why());
+  std::vector<tensor::GgufField> fields(store->gguf_fields().begin(), store->gguf_fields().end());
+  fields.push_back({"zeros", tensor::GgufType::u8, std::vector<std::uint64_t>(zeros)});
+  fields.push_back({"strings", tensor::GgufType::string, std::vector<std::string>(strings)});
+  std::vector<checkpoint::testing::FileTensor> tensors;
+  for (const tensor::StoredTensor& tensor : store->tensors()) {
+    const auto bytes = store->bytes(tensor);
+    tensors.push_back(
+        {tensor.entry.name, tensor.entry.dtype, tensor.entry.shape, {bytes.begin(), bytes.end()}});
+  }
+  checkpoint::testing::write_gguf(path, tensors, fields);
+}
+
+// 0 if a conversion in a process of its own takes no more memory than its plan says, of which
+// `counted` is for headers and documents.
+int status_within_its_memory(const std::string& source, const std::string& out,
+                             std::uint64_t counted) {
+  return fp4moe::testing::status_in_child([&] {
+    const std::uint64_t before = fp4moe::testing::peak_bytes();
+    const auto checkpoint = checkpoint::Checkpoint::open(source);
+    if (!checkpoint) return 1;
+    auto plan = plan_folder(*checkpoint, source, recipe_of("as_loaded.mxfp4"));
+    if (!plan || plan->header_bytes < counted) return 2;
+    const std::uint64_t allowed = memory_of(*plan, 1);
+    if (threads_within(*plan, 1, allowed - counted).why().id != "convert.memory") return 3;
+    if (!convert_folder(*checkpoint, *std::move(plan), out)) return 4;
+    return fp4moe::testing::peak_bytes() - before <= allowed ? 0 : 5;
+  });
+}
+
+TEST(ConvertFolder, CountsWhatAGgufHeaderSays) {
+  if (!fp4moe::testing::has_own_memory()) GTEST_SKIP() << "a sanitizer keeps freed memory";
+  constexpr std::uint64_t kHalf = tensor::kMaxGgufElements / 2;
+  const TemporaryFolder folder;
+  const int made = fp4moe::testing::status_in_child([&] {
+    make_lists(folder / "a.gguf", kHalf, kHalf - 1000);
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  });
+  ASSERT_EQ(made, 0);
+  EXPECT_EQ(status_within_its_memory(folder / "a.gguf", folder / "out", 70 << 20), 0);
+}
+
+// Names of 40 KB, metadata of 16 MB, and a configuration of 2 MB.
+void make_long_words(const std::string& path) {
+  const TemporaryFolder folder;
+  make_checkpoint(folder / "a", WeightFormat::mxfp4);
+  const auto store = tensor::Store::open(folder / "a");
+  ASSERT_TRUE(store) << text(store.why());
+  std::vector<tensor::TensorSpec> specs;
+  for (const tensor::StoredTensor& tensor : store->tensors())
+    specs.push_back({tensor.entry.name, tensor.entry.dtype, tensor.entry.shape});
+  const std::string name(40'000, 'x');
+  for (int i = 0; i < 400; ++i) specs.push_back({name + std::to_string(i), tensor::DType::u8, {0}});
+  fs::create_directory(path);
+  auto writer = tensor::SafetensorsWriter::create(path + "/model.safetensors", specs,
+                                                  {{"note", std::string(16'000'000, 'x')}});
+  ASSERT_TRUE(writer) << text(writer.why());
+  for (std::size_t i = 0; i < store->tensors().size(); ++i)
+    ASSERT_TRUE(writer->write(i, 0, store->bytes(store->tensors()[i])));
+  ASSERT_TRUE(writer->finish());
+  std::string config = tensor::testing::read_text(folder / "a/config.json");
+  std::string zeros = "\"zeros\": [0";
+  for (int i = 0; i < 1'000'000; ++i) zeros += ",0";
+  config.insert(config.find('{') + 1, zeros + "],");
+  tensor::testing::write_text(path + "/config.json", config);
+}
+
+TEST(ConvertFolder, CountsWhatASafetensorsHeaderAndDocumentsSay) {
+  if (!fp4moe::testing::has_own_memory()) GTEST_SKIP() << "a sanitizer keeps freed memory";
+  const TemporaryFolder folder;
+  const int made = fp4moe::testing::status_in_child([&] {
+    make_long_words(folder / "a");
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  });
+  ASSERT_EQ(made, 0);
+  EXPECT_EQ(status_within_its_memory(folder / "a", folder / "out", 200 << 20), 0);
 }
 
 TEST(ConvertFolder, CountsWhatItKeepsOfEveryTensor) {

@@ -113,7 +113,7 @@ Result<Done> check_expectations(const Manifest& manifest, const Expectations& ex
   return Done{};
 }
 
-// Sizes that the file itself bears out: nothing is allocated for mere claims.
+// True if the file is large enough for these sizes: nothing is allocated for unproven sizes.
 bool is_plausible(const Problem& problem, std::uint64_t file_bytes) {
   const auto matrix = checked_multiply(problem.padded.hidden, problem.padded.intermediate);
   return problem.experts <= file_bytes && problem.global_experts >= problem.experts &&

@@ -23,7 +23,20 @@ constexpr std::uint64_t kProgram = 48 * kMiB;  // code, headers, manifest
 // Bytes of each tensor of the source beyond those that the program's share covers: name, shape,
 // records.
 constexpr std::uint64_t kTensor = 1024, kFreeTensors = 32768;
+constexpr std::string_view kQuantConfigName = "hf_quant_config.json";
 constexpr std::uint64_t kAround = 6 * kMiB;  // pages beside an expert's, and a piece being copied
+
+// Usual sizes, which these shares cover, of all headers and documents and of each tensor's entry,
+// line of the index and name; and how often a larger one lies in memory at once.
+constexpr std::uint64_t kUsualHeaders = 8 * kMiB, kUsualDocuments = kMiB / 2;
+constexpr std::uint64_t kUsualEntry = 256, kUsualName = 128;
+constexpr std::uint64_t kNameCopies = 8;      // in records, their JSON and its text
+constexpr std::uint64_t kDocumentTimes = 24;  // "[0,0,0" as values, in a list that grows
+constexpr std::uint64_t kOther = 1024;  // of each tensor beside the experts, which has a record
+
+std::uint64_t excess(std::uint64_t bytes, std::uint64_t usual) {
+  return std::max(bytes, usual) - usual;
+}
 
 bool needs_input_scales(const layout::Layout& layout) {
   return layout.scalars != nullptr && layout.scalars->inputs != layout::InputUse::none;
@@ -119,7 +132,7 @@ Result<Done> plan_generated(FolderPlan& plan) {
   const Result<tensor::MappedFile> file = tensor::MappedFile::open(config->from);
   if (!file) return file.why();
   const auto beside =
-      std::ranges::find(plan.companions, "hf_quant_config.json", &checkpoint::FileCopy::name);
+      std::ranges::find(plan.companions, kQuantConfigName, &checkpoint::FileCopy::name);
   Result<tensor::MappedFile> quantization = tensor::MappedFile();
   if (beside != plan.companions.end()) quantization = tensor::MappedFile::open(beside->from);
   if (!quantization) return quantization.why();
@@ -145,6 +158,20 @@ Result<Done> measure_kept(const tensor::Store& store, FolderPlan& plan) {
   return Done{};
 }
 
+std::uint64_t header_bytes(const tensor::Store& store, const FolderPlan& plan) {
+  const std::uint64_t tensors = store.tensors().size();
+  std::uint64_t names = 0;
+  for (const tensor::StoredTensor& tensor : store.tensors()) names += tensor.entry.name.size();
+  std::uint64_t documents =
+      plan.index.empty() ? 0 : excess(size_of(plan.index), kUsualEntry * tensors);
+  for (const std::string_view name : {kConfigName, kQuantConfigName})
+    documents += size_of(store.path_of(name));
+  return excess(store.header_bytes(), kUsualHeaders + kUsualEntry * tensors) +
+         kNameCopies * excess(names, kUsualName * tensors) +
+         kOther * excess(plan.parts.others.size(), kFreeTensors) +
+         kDocumentTimes * excess(documents, kUsualDocuments);
+}
+
 std::uint64_t lane_bytes(const FolderPlan& plan) {
   std::uint64_t max = 0;
   for (const PlannedLayer& layer : plan.layers)
@@ -154,8 +181,7 @@ std::uint64_t lane_bytes(const FolderPlan& plan) {
 }
 
 std::uint64_t base_bytes(const FolderPlan& plan) {
-  return kProgram +
-         kTensor * (std::max<std::uint64_t>(plan.source_tensors, kFreeTensors) - kFreeTensors);
+  return kProgram + kTensor * excess(plan.source_tensors, kFreeTensors) + plan.header_bytes;
 }
 
 }  // namespace
@@ -191,6 +217,7 @@ Result<FolderPlan> plan_folder(const checkpoint::Checkpoint& checkpoint, const s
   for (const checkpoint::FileCopy& file : plan.companions)
     plan.companion_bytes += size_of(file.from);
   plan.companion_bytes += plan.config.size();
+  plan.header_bytes = header_bytes(store, plan);
   if (Result<Done> done = measure_kept(store, plan); !done) return done.why();
   plan.manifest = {
       .layout = std::string(recipe.layout->id),

@@ -39,12 +39,13 @@ struct FolderPlan {
   SourceParts parts{};
   std::string index{};  // the index through which the source was opened; empty: none
   std::vector<checkpoint::FileCopy> companions{};
-  std::vector<checkpoint::FileCopy> kept{};         // those in whose place others are made
+  std::vector<checkpoint::FileCopy> kept{};         // files that this folder replaces
   std::string config{};                             // config.json of the folder; empty: none
   std::uint64_t expert_bytes = 0, other_bytes = 0;  // packed; copied
   std::uint64_t kept_bytes = 0;                     // of the source's frames, scalars and index
   std::uint64_t companion_bytes = 0;
   std::uint64_t source_tensors = 0;  // what is known of each stays in memory
+  std::uint64_t header_bytes = 0;    // memory for headers and documents of unusual size
   bool unpacks_source = false;       // GGUF: an expert lies in memory twice
 };
 

@@ -43,8 +43,8 @@ std::vector<PieceDigests> digests_for(const SafetensorsWriter& writer) {
   return digests;
 }
 
-// A file of the source that is no tensors' and is not in the folder: its index, and those in whose
-// place others are created.
+// A source file without tensors that is not in the folder: its index, and files that this folder
+// replaces.
 struct KeptFile {
   std::string_view kind{};
   std::string name{};
@@ -215,7 +215,7 @@ Result<Done> FolderWriter::write_others(const PlannedOthers& others, Journal& jo
     if (Result<Done> written = writer->write(t, digests[t].begin(number), piece); !written)
       return written;
     store.drop(tensor, piece);
-    // Reading a page may have mapped its neighbours too.
+    // Reading a page may have mapped its neighbors too.
     const tensor::MappedFile& file = store.files()[tensor.file];
     if (i % 16 == 15) file.drop(file.bytes());
     done(piece.size());

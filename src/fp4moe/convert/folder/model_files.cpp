@@ -95,17 +95,23 @@ std::optional<std::string> config_for_fp4moe(std::string_view config, std::strin
       open + 1, fmt::format("\n  \"{}\": {}{}", kKey, method(source), is_empty ? "\n" : ","));
 }
 
+// Written as text, entry by entry: a member of a JSON object is found by looking at all before it.
 std::string others_index(const std::vector<FileRecord>& files, std::string_view prefix) {
-  Json map = Json::object();
+  std::string map;
   std::uint64_t bytes = 0;
   for (const FileRecord& file : files) {
     if (!file.name.starts_with("others-")) continue;
+    const std::string shard = quoted_json(fmt::format("{}{}", prefix, file.name));
     for (const TensorRecord& tensor : file.tensors) {
-      map[tensor.name] = fmt::format("{}{}", prefix, file.name);
+      map += map.empty() ? "\n" : ",\n";
+      map += "    " + quoted_json(tensor.name) + ": " + shard;
       bytes += tensor.bytes;
     }
   }
-  return Json{{"metadata", {{"total_size", bytes}}}, {"weight_map", std::move(map)}}.dump(2) + "\n";
+  if (!map.empty()) map += "\n  ";
+  return fmt::format(
+      "{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{{}}}\n}}\n",
+      bytes, map);
 }
 
 Result<Done> write_parent(const std::string& out, const std::string& first) {

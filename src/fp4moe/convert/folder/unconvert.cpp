@@ -384,7 +384,7 @@ class Restorer {
     return content.whole() == record.content ? Done{} : inexact(folder, record);
   }
 
-  // The weights are not what they were: excused by a loss that converting told of.
+  // The weights differ. Allowed if the manifest records a loss.
   Result<Done> inexact(const ConvertedFolder& folder, const LayerRecord& record) {
     is_exact_ = false;
     if (options_.accept_losses && !record.losses.empty()) return Done{};

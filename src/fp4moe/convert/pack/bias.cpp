@@ -36,15 +36,15 @@ float get_float(std::span<const std::byte> bytes, DType dtype, std::uint64_t ind
 }
 
 bool put_float(float value, const BiasStore& to, std::uint64_t index) {
-  std::byte* place = to.bytes.data() + index * tensor::row(to.dtype).block_bytes;
+  std::byte* target = to.bytes.data() + index * tensor::row(to.dtype).block_bytes;
   if (to.dtype == DType::f32) {
-    std::memcpy(place, &value, sizeof value);
+    std::memcpy(target, &value, sizeof value);
     return true;
   }
   const std::uint16_t code =
       to.dtype == DType::bf16 ? formats::Bf16::encode(value) : formats::F16::encode(value);
-  std::memcpy(place, &code, sizeof code);
-  return std::bit_cast<std::uint32_t>(decode(place, to.dtype)) ==
+  std::memcpy(target, &code, sizeof code);
+  return std::bit_cast<std::uint32_t>(decode(target, to.dtype)) ==
          std::bit_cast<std::uint32_t>(value);
 }
 

@@ -66,7 +66,7 @@ struct Layer {
   struct RowPattern {
     std::uint64_t first = 0, step = 1;
   };
-  RowPattern place(bool is_up) const {
+  RowPattern row_pattern(bool is_up) const {
     if (problem.order == RowOrder::interleaved) return {is_up ? 1u : 0u, 2};
     if (problem.order == RowOrder::halves) return {is_up ? problem.real.intermediate : 0, 1};
     return {};
@@ -101,7 +101,7 @@ struct Layer {
                                             .has_input_scale = format == WeightFormat::nvfp4}};
     const auto w13 = [&](bool is_up) {
       return view(from.w13, from.w13_scale, from.w13_bias, real.intermediate, real.hidden,
-                  place(is_up), 0.25f);
+                  row_pattern(is_up), 0.25f);
     };
     if (problem.order != RowOrder::single) result.gate = w13(false);
     result.up = w13(true);
@@ -119,8 +119,9 @@ struct Layer {
     };
     LayerPacker::ExpertTarget result{.bias13 = to.w13_bias, .bias2 = to.w2_bias};
     if (problem.order != RowOrder::single)
-      result.buffers.gate = buffers_of(to.w13, to.w13_scale, problem.real.hidden, place(false));
-    result.buffers.up = buffers_of(to.w13, to.w13_scale, problem.real.hidden, place(true));
+      result.buffers.gate =
+          buffers_of(to.w13, to.w13_scale, problem.real.hidden, row_pattern(false));
+    result.buffers.up = buffers_of(to.w13, to.w13_scale, problem.real.hidden, row_pattern(true));
     result.buffers.down = buffers_of(to.w2, to.w2_scale, problem.real.intermediate, {});
     return result;
   }
@@ -153,7 +154,7 @@ struct Storage {
 };
 
 Result<Done> pack_all(LayerPacker& packer, const Layer& layer, const std::vector<Expert>& experts,
-                      Storage& storage, Path path) {
+                      Storage& storage, PackPath path) {
   for (std::size_t e = 0; e < experts.size(); ++e)
     if (Result<Done> noted = packer.note(e, layer.view(experts[e])); !noted) return noted;
   for (std::size_t e = 0; e < experts.size(); ++e)
@@ -171,7 +172,7 @@ std::vector<bool> used_rows(const Layer& layer, const Layout& row, bool is_w13,
   const bool is_interleaved = problem.order == RowOrder::interleaved;
   std::vector<bool> used(rows);
   const auto use = [&](std::uint64_t at) {
-    used[row.shuffles_rows ? layout::shuffled_row(at) : at] = true;
+    used[row.has_shuffled_rows ? layout::shuffled_row(at) : at] = true;
   };
   if (!is_w13)
     for (std::uint64_t i = 0; i < problem.real.hidden; ++i) use(i);
@@ -184,7 +185,7 @@ std::vector<bool> used_rows(const Layer& layer, const Layout& row, bool is_w13,
   return used;
 }
 
-// Places that hold no element of the checkpoint hold the map's padding.
+// Offsets that hold no element of the checkpoint hold the map's padding.
 void expect_padding(const Layer& layer, const LayerPacker& packer, const Bytes& storage,
                     std::string_view tensor) {
   if (packer.layout().one_record) return;  // both parts in one tensor; the map's own tests see them
@@ -199,7 +200,7 @@ void expect_padding(const Layer& layer, const LayerPacker& packer, const Bytes& 
     for (std::uint64_t row = 0; row < padded.rows; ++row)
       for (std::uint64_t col = used[row] ? cols : 0; col < padded.cols; ++col)
         wrong += map->get(storage, map->offset({row, col})) != map->map().padding ? 1 : 0;
-    EXPECT_EQ(wrong, 0u) << tensor << ": padded places that hold something";
+    EXPECT_EQ(wrong, 0u) << tensor << ": padding that holds something";
   }
 }
 
@@ -219,8 +220,8 @@ void expect_round_trip(const Layout& row, const Layer& layer) {
   for (std::uint64_t e = 0; e < layer.problem.experts; ++e) experts.push_back(layer.random(3 + e));
   Storage by_map(*packer), by_kernels(*packer), again(*packer);
   for (const auto& [path, storage] :
-       {std::pair{Path::map, &by_map}, std::pair{Path::fast, &by_kernels},
-        std::pair{Path::fast, &again}}) {
+       {std::pair{PackPath::map, &by_map}, std::pair{PackPath::fast, &by_kernels},
+        std::pair{PackPath::fast, &again}}) {
     const Result<Done> packed = pack_all(*packer, layer, experts, *storage, path);
     ASSERT_TRUE(packed) << text(packed.why());
   }
@@ -231,13 +232,13 @@ void expect_round_trip(const Layout& row, const Layer& layer) {
     expect_padding(layer, *packer, by_map.tensors[t], tensor);
   }
   const bool is_exact = packer->losses().empty();
-  EXPECT_EQ(is_exact, !row.clears_negative_zero);
+  EXPECT_EQ(is_exact, !row.has_no_negative_zero);
 
   Result<LayerPacker> reader = LayerPacker::make(row, layer.problem);
   ASSERT_TRUE(reader);
   const Result<Done> restored = reader->restore(packer->record());
   ASSERT_TRUE(restored) << text(restored.why());
-  for (const Path path : {Path::map, Path::fast})
+  for (const PackPath path : {PackPath::map, PackPath::fast})
     for (std::size_t e = 0; e < experts.size(); ++e) {
       Expert back = layer.buffers();
       const Result<Done> unpacked = reader->unpack(
@@ -246,7 +247,7 @@ void expect_round_trip(const Layout& row, const Layer& layer) {
       const auto parts = back.parts(), wanted = experts[e].parts();
       for (std::size_t part = 0; part < parts.size(); ++part) {
         const bool is_codes = part == 0 || part == 2;
-        if (is_codes && row.clears_negative_zero) continue;
+        if (is_codes && row.has_no_negative_zero) continue;
         EXPECT_EQ(*parts[part], *wanted[part]) << "part " << part << " of expert " << e;
       }
     }

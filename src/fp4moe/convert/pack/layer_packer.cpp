@@ -64,14 +64,14 @@ Result<LayerPacker> LayerPacker::make(const layout::Layout& layout, const Proble
     return size_error("intermediate size", p.padded.intermediate, layout.order.block);
   if (gated && rows13 % layout.gated_rows != 0)
     return size_error("intermediate size", p.padded.intermediate, layout.gated_rows / 2);
-  if (layout.shuffles_rows)
+  if (layout.has_shuffled_rows)
     for (const std::uint64_t rows : {rows13, p.padded.hidden})
       if (rows % 32 != 0) return size_error("number of rows", rows, 32);
   if (p.params_type != DType::bf16 && p.params_type != DType::f16)
     return usage("layout.params", "parameters are of another type")
         .expects("bf16 or f16", tensor::name(p.params_type))
         .try_this("give bf16, which every kernel takes");
-  if (p.params_type == DType::f16 && !layout.takes_f16_params)
+  if (p.params_type == DType::f16 && !layout.has_f16_params)
     return usage("layout.params", fmt::format("kernels of {} take BF16 alone", layout.id))
         .expects("bf16", "f16")
         .try_this("leave the type of parameters at bf16");
@@ -91,7 +91,7 @@ Result<LayerPacker> LayerPacker::make(const layout::Layout& layout, const Proble
         bind(result.scales2_, bind_scales(layout, w2), kTensorNames[kW2Scale])})
     if (!bound) return bound.why();
   result.facts_.resize(p.experts);
-  result.place_rows();
+  result.find_stored_rows();
   if (Result<Done> added = result.add_tensors(); !added) return added.why();
   return result;
 }
@@ -145,7 +145,7 @@ std::uint64_t LayerPacker::expert_bytes() const {
 }
 
 bool LayerPacker::needs_all_experts() const {
-  return layout_.scale_transform != nullptr && layout_.scale_transform->shares_exponent;
+  return layout_.scale_transform != nullptr && layout_.scale_transform->has_shared_exponent;
 }
 
 Result<Done> LayerPacker::check(std::size_t position, const checkpoint::ExpertView& view) const {
@@ -178,17 +178,18 @@ Result<Done> LayerPacker::note(std::size_t position, const checkpoint::ExpertVie
 
 void LayerPacker::set_all_input_scales(InputScales scales) { all_inputs_ = std::move(scales); }
 
-void LayerPacker::place_rows() {
+void LayerPacker::find_stored_rows() {
   const bool is_single = problem_.order == checkpoint::RowOrder::single;
   const bool is_interleaved = problem_.order == checkpoint::RowOrder::interleaved;
   for (unsigned which = 0; which < 3; ++which) {
-    const bool is_placed = which == 2 || is_single;
+    const bool is_in_order = which == 2 || is_single;
     rows_[which].resize(which == 2 ? problem_.real.hidden : problem_.real.intermediate);
     for (std::uint64_t i = 0; i < rows_[which].size(); ++i) {
-      const std::uint64_t row = is_placed ? i
-                                          : layout::w13_row(layout_, problem_.real, problem_.padded,
-                                                            is_interleaved, which, i);
-      rows_[which][i] = layout_.shuffles_rows ? layout::shuffled_row(row) : row;
+      const std::uint64_t row =
+          is_in_order
+              ? i
+              : layout::w13_row(layout_, problem_.real, problem_.padded, is_interleaved, which, i);
+      rows_[which][i] = layout_.has_shuffled_rows ? layout::shuffled_row(row) : row;
     }
   }
 }

@@ -1,5 +1,5 @@
 // One layer's experts into a backend's layout and back, one expert at a time, into memory that
-// belongs to the caller. A pure function of the source: the same bytes at the same places, any
+// belongs to the caller. A pure function of the source: the same bytes at the same offsets, any
 // number of times, in any order, from any number of threads (a reload is the same calls again).
 //
 //   Result<LayerPacker> packer = LayerPacker::make(layout, problem);
@@ -70,7 +70,7 @@ class LayerPacker {
   // Expert `position` into targets[t], tensors()[t].expert_bytes bytes each (empty for scalar
   // tensors). Errors: scale.range, scale.negative, layout.position, layout.memory.
   Result<Done> pack(std::size_t position, const checkpoint::ExpertView& view,
-                    std::span<const std::span<std::byte>> targets, Path path = Path::fast);
+                    std::span<const std::span<std::byte>> targets, PackPath path = PackPath::fast);
   // The scalar tensors, whole; targets as above with `bytes` bytes, empty for the others. Errors:
   // scale.input (an input scale is missing, zero or not finite).
   Result<Done> pack_scalars(std::span<const std::span<std::byte>> targets) const;
@@ -83,7 +83,7 @@ class LayerPacker {
     std::span<std::byte> bias13{}, bias2{};
   };
   Result<Done> unpack(std::size_t position, std::span<const std::span<const std::byte>> sources,
-                      const ExpertTarget& to, Path path = Path::fast) const;
+                      const ExpertTarget& to, PackPath path = PackPath::fast) const;
 
   // The data that unpack needs beside the tensors (common exponents, the scalars of the source), as
   // JSON for the manifest; and taking it back.
@@ -131,8 +131,8 @@ class LayerPacker {
                    std::span<const std::span<std::byte>> targets) const;
   void unpack_biases(std::span<const std::span<const std::byte>> sources,
                      const ExpertTarget& to) const;
-  std::uint64_t bias_place(unsigned which, std::uint64_t i) const;
-  void place_rows();
+  std::uint64_t bias_row(unsigned which, std::uint64_t i) const;
+  void find_stored_rows();
   ScalarProblem scalar_problem() const;
   bool any_scale_becomes(std::uint8_t byte, std::uint8_t ScaleExtremes::*extreme) const;
 

@@ -1,4 +1,4 @@
-// One expert's matrices and biases, to their places and back.
+// Packs and unpacks one expert's matrices and biases.
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -24,7 +24,7 @@ bool has_code(std::span<const std::byte> codes) {
 bool has_zero(std::span<const std::byte> scales) {
   return std::memchr(scales.data(), 0, scales.size()) != nullptr;
 }
-// Maybe, where rows lie apart.
+// Possibly, if rows are not contiguous.
 bool has_zero(const checkpoint::RowsView& rows) {
   return !rows.is_dense() || has_zero(std::span(rows.data, rows.rows * rows.row_bytes));
 }
@@ -43,12 +43,12 @@ std::vector<std::byte> cleared_codes(const checkpoint::ProjectionView& from, std
   return result;
 }
 
-// Row i of a view becomes row places[i] of a matrix.
-void place_rows_of(const checkpoint::RowsView& view, std::span<const std::uint64_t> places,
-                   std::span<const std::byte*> rows) {
+// Row i of a view becomes row stored[i] of a matrix.
+void scatter_rows(const checkpoint::RowsView& view, std::span<const std::uint64_t> stored,
+                  std::span<const std::byte*> rows) {
   const std::byte* at = view.data;
-  for (const std::uint64_t place : places) {
-    rows[place] = at;
+  for (const std::uint64_t row : stored) {
+    rows[row] = at;
     at += view.stride;
   }
 }
@@ -94,7 +94,7 @@ Result<LayerPacker::Tables> LayerPacker::tables(std::size_t position) const {
 }
 
 Result<Done> LayerPacker::pack(std::size_t position, const checkpoint::ExpertView& view,
-                               std::span<const std::span<std::byte>> targets, Path path) {
+                               std::span<const std::span<std::byte>> targets, PackPath path) {
   if (Result<Done> fits = check(position, view); !fits) return fits;
   if (targets.size() != tensors_.size())
     return usage("layout.memory", "wrong number of spans")
@@ -122,11 +122,11 @@ Result<Done> LayerPacker::pack(std::size_t position, const checkpoint::ExpertVie
                            const IndexMap& codes, const IndexMap& scales) {
     const std::optional<ByteTable>& scale_bytes = index == kW13 ? table->w13 : table->w2;
     const bool clears =
-        layout_.scale_transform != nullptr && layout_.scale_transform->clears_zero_blocks;
+        layout_.scale_transform != nullptr && layout_.scale_transform->has_cleared_zero_blocks;
     Matrix matrix;
     matrix.rows.resize(codes.padded().rows);
     for (const Part& part : parts) {
-      place_rows_of(part.from.codes, part.rows, matrix.rows);
+      scatter_rows(part.from.codes, part.rows, matrix.rows);
       const bool looks = clears && has_zero(part.from.scales);
       for (std::uint64_t i = 0; looks && i < part.rows.size(); ++i)
         if (has_zero(part.from.scales.row(i))) {
@@ -134,10 +134,10 @@ Result<Done> LayerPacker::pack(std::size_t position, const checkpoint::ExpertVie
           matrix.rows[part.rows[i]] = matrix.copies.back().data();
         }
     }
-    pack_matrix(codes, {matrix.rows, layout_.clears_negative_zero ? &kNoNegativeZero : nullptr},
+    pack_matrix(codes, {matrix.rows, layout_.has_no_negative_zero ? &kNoNegativeZero : nullptr},
                 targets[index], path);
     matrix.rows.assign(scales.padded().rows, nullptr);
-    for (const Part& part : parts) place_rows_of(part.from.scales, part.rows, matrix.rows);
+    for (const Part& part : parts) scatter_rows(part.from.scales, part.rows, matrix.rows);
     pack_matrix(scales, {matrix.rows, scale_bytes ? &*scale_bytes : nullptr},
                 targets[layout_.one_record ? index : index + kW13Scale], path);
   };
@@ -162,27 +162,27 @@ bool LayerPacker::pack_biases(const checkpoint::ExpertView& view,
   std::ranges::fill(store2.bytes, std::byte{0});
   bool are_exact = true;
   for (std::uint64_t i = 0; i < problem_.real.intermediate; ++i) {
-    if (view.shape.gated() && !put_bias(view.gate.bias, i, store13, bias_place(0, i)))
+    if (view.shape.gated() && !put_bias(view.gate.bias, i, store13, bias_row(0, i)))
       are_exact = false;
-    if (!put_bias(view.up.bias, i, store13, bias_place(1, i))) are_exact = false;
+    if (!put_bias(view.up.bias, i, store13, bias_row(1, i))) are_exact = false;
   }
   for (std::uint64_t i = 0; i < problem_.real.hidden; ++i)
-    if (!put_bias(view.down.bias, i, store2, bias_place(2, i))) are_exact = false;
+    if (!put_bias(view.down.bias, i, store2, bias_row(2, i))) are_exact = false;
   return are_exact;
 }
 
-// The position of bias i of gate (0), up (1) or down (2).
-std::uint64_t LayerPacker::bias_place(unsigned which, std::uint64_t i) const {
+// The row of bias i of gate (0), up (1) or down (2).
+std::uint64_t LayerPacker::bias_row(unsigned which, std::uint64_t i) const {
   std::uint64_t row = rows_[which][i];
   if (which < 2 && layout_.bias_order == layout::BiasOrder::halves &&
       problem_.order != checkpoint::RowOrder::single)
     row = which * problem_.padded.intermediate + i;
-  return layout_.bias_transform == nullptr ? row : layout_.bias_transform->place(row);
+  return layout_.bias_transform == nullptr ? row : layout_.bias_transform->row_of(row);
 }
 
 Result<Done> LayerPacker::unpack(std::size_t position,
                                  std::span<const std::span<const std::byte>> sources,
-                                 const ExpertTarget& to, Path path) const {
+                                 const ExpertTarget& to, PackPath path) const {
   if (position >= facts_.size() || sources.size() != tensors_.size())
     return usage("layout.position", "there is no such expert, or not one span for each tensor")
         .expects(fmt::format("an expert below {} and {} spans", facts_.size(), tensors_.size()),
@@ -251,10 +251,10 @@ void LayerPacker::unpack_biases(std::span<const std::span<const std::byte>> sour
                                 : problem_.order == checkpoint::RowOrder::interleaved
                                     ? 2 * i + which
                                     : which * problem_.real.intermediate + i;
-      put_float(get_float(sources[first], stored, bias_place(which, i)), {to.bias13, wanted}, row);
+      put_float(get_float(sources[first], stored, bias_row(which, i)), {to.bias13, wanted}, row);
     }
   for (std::uint64_t i = 0; i < problem_.real.hidden && !to.bias2.empty(); ++i)
-    put_float(get_float(sources[first + 1], stored, bias_place(2, i)), {to.bias2, wanted}, i);
+    put_float(get_float(sources[first + 1], stored, bias_row(2, i)), {to.bias2, wanted}, i);
 }
 
 }  // namespace fp4moe::convert

@@ -14,7 +14,7 @@ namespace fp4moe::convert {
 Json LayerPacker::record() const {
   Json record = Json::object();
   const ScalarProblem problem = scalar_problem();
-  if (layout_.scalars != nullptr && layout_.scalars->folds_exponents) {
+  if (layout_.scalars != nullptr && layout_.scalars->has_folded_exponents) {
     const auto common = [](const std::vector<int>& all) { return all.empty() ? 0 : all[0]; };
     record["w13_exponent"] = common(problem.w13_exponents);
     record["w2_exponent"] = common(problem.w2_exponents);
@@ -104,7 +104,7 @@ std::vector<std::string> LayerPacker::losses() const {
     rounded += facts.bias_rounded ? 1 : 0;
     negative += facts.w13.has_negative || facts.w2.has_negative ? 1 : 0;
   }
-  if (layout_.clears_negative_zero)
+  if (layout_.has_no_negative_zero)
     found.emplace_back("the sign of FP4 zeros is cleared and cannot be restored");
   if (zeroed != 0)
     found.push_back(
@@ -113,7 +113,7 @@ std::vector<std::string> LayerPacker::losses() const {
     found.push_back(fmt::format("biases of {} experts are rounded to the layout's type", rounded));
   const ScaleTransform* transform = layout_.scale_transform;
   if (transform == nullptr) return found;
-  if (transform->drops_sign && negative != 0)
+  if (transform->is_unsigned && negative != 0)
     found.push_back(fmt::format("negative block scales of {} experts lose their sign", negative));
   for (const layout::ScaleLoss& loss : transform->losses)
     if (any_scale_becomes(loss.byte, loss.extreme)) found.emplace_back(loss.says);
@@ -121,7 +121,7 @@ std::vector<std::string> LayerPacker::losses() const {
 }
 
 std::vector<std::string> LayerPacker::warnings() const {
-  const bool keeps_both = layout_.scalars == nullptr || layout_.scalars->keeps_gate_and_up;
+  const bool keeps_both = layout_.scalars == nullptr || layout_.scalars->has_gate_and_up;
   if (keeps_both || problem_.order == checkpoint::RowOrder::single) return {};
   const auto differ = std::ranges::count_if(facts_, [](const Facts& facts) {
     return facts.scalars.gate_global != facts.scalars.up_global;

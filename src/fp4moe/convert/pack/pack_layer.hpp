@@ -1,6 +1,6 @@
-// A layer of a checkpoint, or of memory, into memory that belongs to the caller. The result depends on the source
-// alone: whatever the memory held before, however many threads work, and as often as it is done.
-// So a reload is the same call with the same targets.
+// A layer of a checkpoint, or of memory, into memory that belongs to the caller. The result depends
+// on the source alone: whatever the memory held before, however many threads work, and as often as
+// it is done. So a reload is the same call with the same targets.
 //
 //   Result<LayerJob> job = layer_job(checkpoint, number, recipe);
 //   Result<LayerPacker> packer = LayerPacker::make(*recipe.layout, job->problem);
@@ -37,7 +37,7 @@ Result<Done> prepare(const LayerJob& job, LayerPacker& packer, std::size_t threa
 
 struct PackOptions {
   std::size_t threads = 1;
-  Path path = Path::fast;
+  PackPath path = PackPath::fast;
   checkpoint::ProgressFunction progress{};  // packed bytes
 };
 

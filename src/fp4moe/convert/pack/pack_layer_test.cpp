@@ -66,7 +66,7 @@ TEST_F(PackLayer, IsAPureFunctionOfTheSourceForEveryLayout) {
         EXPECT_EQ(memory.tensors, again);
         return memory.tensors;
       };
-      const auto expected = packed(std::byte{0}, {.threads = 1, .path = Path::map});
+      const auto expected = packed(std::byte{0}, {.threads = 1, .path = PackPath::map});
       EXPECT_EQ(packed(std::byte{0xFF}, {.threads = 1}), expected);
       EXPECT_EQ(packed(std::byte{0x7F}, {.threads = 4}), expected);
     }

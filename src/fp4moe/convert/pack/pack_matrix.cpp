@@ -117,33 +117,31 @@ std::vector<EdgeTarget> edge_targets(const IndexMap& map, const ShufflePlan& pla
   return targets;
 }
 
-// The same in pieces that stay together: bytes of the registers one after another, and where they
-// go from the row's place on.
-struct EdgePiece {
+// The same as runs of bytes: consecutive bytes of the registers, and their offset from the row's.
+struct EdgeBytes {
   std::size_t from = 0, size = 0;
   std::uint64_t to = 0;
 };
 
-std::vector<EdgePiece> edge_pieces(const IndexMap& map, const ShufflePlan& plan) {
-  std::vector<EdgePiece> pieces;
+std::vector<EdgeBytes> edge_bytes(const IndexMap& map, const ShufflePlan& plan) {
+  std::vector<EdgeBytes> result;
   const std::vector<EdgeTarget> targets = edge_targets(map, plan);
   for (std::size_t i = 0; i < targets.size(); ++i)
     for (std::size_t q = 0; q < plan.registers; ++q) {
       const std::size_t from = (i * plan.registers + q) * sizeof(Register);
-      const std::uint64_t to = plan.edge[i].place + plan.place_of[q];
-      if (targets[i].is_whole[q]) pieces.push_back({from, sizeof(Register), to});
+      const std::uint64_t to = plan.edge[i].offset + plan.offset_of[q];
+      if (targets[i].is_whole[q]) result.push_back({from, sizeof(Register), to});
       for (const std::uint8_t lane : targets[i].lanes[q]) {
-        if (lane != 0 && !pieces.empty() && pieces.back().from + pieces.back().size == from + lane)
-          ++pieces.back().size;
+        if (lane != 0 && !result.empty() && result.back().from + result.back().size == from + lane)
+          ++result.back().size;
         else
-          pieces.push_back({from + lane, 1, to + lane});
+          result.push_back({from + lane, 1, to + lane});
       }
     }
-  return pieces;
+  return result;
 }
 
-// Rows up to this size are copied first: what lies ragged in memory is then read to its padded end
-// as if it filled it.
+// Rows up to this size are copied first and padded to whole chunks, so that they have no edge.
 constexpr std::uint64_t kShortRow = 128;
 // Rows up to this size have segments of too few steps to prefetch anything meanwhile.
 constexpr std::uint64_t kFetchedRow = 512;
@@ -164,7 +162,7 @@ kernels::cpu::PackShape shape_of(const ShufflePlan& plan, bool is_fetched) {
   for (std::size_t r = 0; r < plan.registers; ++r) {
     shape.row_of[r] = plan.row_of[r];
     shape.byte_of[r] = plan.byte_of[r];
-    shape.place_of[r] = plan.place_of[r];
+    shape.offset_of[r] = plan.offset_of[r];
     if (plan.byte_of[r] == 0) shape.ahead_of[parts++] = plan.row_of[r];
   }
   std::sort(shape.ahead_of, shape.ahead_of + parts);  // as they lie in memory
@@ -199,8 +197,9 @@ class Packer {
     segments_ahead_ = ceil_div(kAhead, segment);
     for (std::size_t i = 0; i < edges_.size(); ++i)
       edges_[i] = edge_.data() + i * plan.edge.size() * plan.chunk_bytes;
-    if (has_ragged_edge_) pieces_ = edge_pieces(map, plan);
-    for (std::size_t q = 0; q < plan.registers; ++q) edge_shape_.place_of[q] = q * sizeof(Register);
+    if (has_ragged_edge_) edge_bytes_ = edge_bytes(map, plan);
+    for (std::size_t q = 0; q < plan.registers; ++q)
+      edge_shape_.offset_of[q] = q * sizeof(Register);
   }
 
   void run() {
@@ -220,15 +219,15 @@ class Packer {
   }
 
  private:
-  // A row that names segments, in rows_, and its place in the storage.
+  // The base row of segments, as an index into rows_, and its address in the storage.
   struct Base {
     std::size_t row = 0;
-    std::uint8_t* place = nullptr;
+    std::uint8_t* to = nullptr;
   };
 
-  // If one step of the kernel does not fill cache lines, or rows are so short that other stores
-  // come in between, the CPU would read each line before it is written in parts, unless it
-  // was cleared as a whole. Only for storage that belongs to a batch of rows alone.
+  // True if a batch's storage is cleared first. A CPU reads a line before it is written in parts
+  // (by steps that do not fill lines, or with other stores between, as in short rows), unless it
+  // was cleared as a whole. Only possible for storage that holds no other rows.
   static bool clears_first(const layout::Map& map, const ShufflePlan& plan, bool is_short) {
     if (map.of != 0) return false;
     for (const layout::Digit& digit : map.digits)
@@ -250,15 +249,14 @@ class Packer {
     std::vector<std::size_t> ends;  // of the batches' bases
     for (std::size_t batch = 0; batch < these.size(); ++batch) {
       const std::uint64_t count = std::min(kBatch, map_.padded().rows - these[batch]);
-      std::uint8_t* place =
-          out_ + (map_.map().begin + map_.row_part(these[batch])) / per_byte(map_);
-      if (clears_first_) std::memset(place, 0, count * map_.bytes() / map_.padded().rows);
+      std::uint8_t* to = out_ + (map_.map().begin + map_.row_part(these[batch])) / per_byte(map_);
+      if (clears_first_) std::memset(to, 0, count * map_.bytes() / map_.padded().rows);
       if (!has_next_) find_rows(sources(these[batch], count), &rows_[batch * kBatch]);
       if (row_step_ != 0) copy_rows(count);
       if (!edges_.empty()) copy_edges(batch * kBatch, count);
       for (std::uint64_t i = 0; i < count; ++i)
         if ((i & plan_.row_mask) == 0)
-          bases_.push_back({batch * kBatch + i, place + plan_.row_place[i]});
+          bases_.push_back({batch * kBatch + i, to + plan_.row_offset[i]});
       ends.push_back(bases_.size());
     }
     if (block_ == 1) merge_bases(ends);
@@ -266,8 +264,8 @@ class Packer {
       find_rows(sources(later[batch], kBatch), &next_[batch * kBatch]);
     has_next_ = !is_fetched_ && !later.empty();
   }
-  // Batches of gate and up rows that alternate in memory follow each other: rows that lie near go
-  // one after the other.
+  // Merges the bases of each two batches by address: gate and up rows that are interleaved in
+  // memory are then read together.
   void merge_bases(std::span<const std::size_t> ends) {
     merged_.clear();
     for (std::size_t i = 0; i < ends.size(); i += 2) {
@@ -307,7 +305,7 @@ class Packer {
     for (std::uint64_t i = 0; i < count; ++i)
       if (rows[i] != padding) rows[i] = to + i * step;
   }
-  // The last register overlaps the one before: done before a call of memcpy would have begun.
+  // Copies whole registers, the last one over the end of the one before: faster than a memcpy call.
   static void copy_short(const std::uint8_t* from, std::uint8_t* to, std::uint64_t size) {
     constexpr std::uint64_t kStep = sizeof(Register);
     if (size < kStep) {
@@ -344,25 +342,25 @@ class Packer {
     }
     plan_.pack()(shape_, segments_.data(), segments_.size());
   }
-  // The segments of the batch before, where these are the same at another place; whether they are.
+  // Reuses the segments of the previous batch if these differ in their addresses alone; true if so.
   bool move_segments() {
     const bool are_same = together_ == 1 && is_fetched_ && bases_.size() == moved_.bases;
-    const std::ptrdiff_t distance = are_same ? bases_[0].place - moved_.place : 0;
-    for (kernels::cpu::PackSegment& segment : segments_) segment.place += distance;
-    moved_ = {bases_.size(), bases_.empty() ? nullptr : bases_[0].place};
+    const std::ptrdiff_t distance = are_same ? bases_[0].to - moved_.to : 0;
+    for (kernels::cpu::PackSegment& segment : segments_) segment.to += distance;
+    moved_ = {bases_.size(), bases_.empty() ? nullptr : bases_[0].to};
     return are_same;
   }
   void add_segment(const Base& base, const ShufflePlan::Run& run) {
     const std::uint8_t* const* rows = &rows_[base.row];
     const std::uint64_t begin = run.begin * plan_.chunk_bytes;
     fetching_.push_back(segments_.size());
-    segments_.push_back({rows, begin, base.place + run.place, run.count, run.step, rows, begin});
+    segments_.push_back({rows, begin, base.to + run.offset, run.count, run.step, rows, begin});
   }
   void add_edge(const Base& base, const ShufflePlan::Run& run) {
     segments_.push_back(edge_segment(base, run.begin));
-    segments_.back().place = base.place + run.place;
+    segments_.back().to = base.to + run.offset;
     segments_.back().count = run.count;
-    segments_.back().place_step = run.step;
+    segments_.back().to_step = run.step;
   }
   kernels::cpu::PackSegment edge_segment(const Base& base, std::size_t number) const {
     const std::uint8_t* const* rows = is_short_ ? &rows_[base.row] : &edges_[base.row];
@@ -370,7 +368,7 @@ class Packer {
     const std::uint64_t begin = (first + number) * plan_.chunk_bytes;
     return {.rows = rows, .begin = begin, .count = 1, .ahead = rows, .ahead_begin = begin};
   }
-  // Each segment fetches what a later one reads, those of edges apart.
+  // Lets each segment but those of edges prefetch what a later one reads.
   void look_ahead() {
     const std::size_t all = is_fetched_ ? 0 : fetching_.size();
     for (std::size_t i = 0; i < all; ++i) {
@@ -382,8 +380,8 @@ class Packer {
       now.ahead_begin = then.begin;
     }
   }
-  // Each row for itself where a step writes whole cache lines; where steps share lines, or pieces
-  // of rows are copied to be each other's neighbours, more rows, so that they meet there soon.
+  // One row if a step writes whole cache lines. If steps share lines, or parts of several rows
+  // become neighbors in the output, more rows, so that each line is completed soon.
   static std::size_t block_size(const ShufflePlan& plan) {
     constexpr std::size_t kPieces = 16;
     return plan.fills_lines() ? 1 : plan.registers == 1 ? kPieces : kBatch;
@@ -403,7 +401,7 @@ class Packer {
   }
   static void copy_run(const Base& base, const ShufflePlan::Run& run, const std::uint8_t* from) {
     constexpr std::size_t kLine = 64;
-    std::uint8_t* to = base.place + run.place;
+    std::uint8_t* to = base.to + run.offset;
     if (run.step != sizeof(Register))
       for (std::size_t i = 0; i < run.count; ++i)
         std::memcpy(to + i * run.step, from + i * sizeof(Register), sizeof(Register));
@@ -419,7 +417,7 @@ class Packer {
                      : edges_[row] + number * plan_.chunk_bytes;
   }
 
-  // Chunks of which the padded matrix has a part are made elsewhere, and their part is copied.
+  // Packs chunks that reach beyond the padded matrix into a buffer, and copies its part of them.
   void ragged_edges() {
     const std::size_t size = plan_.edge.size() * plan_.registers * sizeof(Register);
     generated_.resize(bases_.size() * size);
@@ -429,18 +427,18 @@ class Packer {
     for (const Base& base : bases_)
       for (std::size_t i = 0; i < plan_.edge.size(); ++i) {
         segments_.push_back(edge_segment(base, i));
-        segments_.back().place = to;
+        segments_.back().to = to;
         to += plan_.registers * sizeof(Register);
       }
     plan_.kernel->pack[plan_.passthrough](edge_shape_, segments_.data(), segments_.size());
     const std::uint8_t* from = generated_.data();
     for (const Base& base : bases_) {
-      std::uint8_t* const place = base.place;
-      for (const EdgePiece& piece : pieces_)
-        if (piece.size == sizeof(Register))
-          std::memcpy(place + piece.to, from + piece.from, sizeof(Register));
+      std::uint8_t* const target = base.to;
+      for (const EdgeBytes& edge : edge_bytes_)
+        if (edge.size == sizeof(Register))
+          std::memcpy(target + edge.to, from + edge.from, sizeof(Register));
         else
-          std::memcpy(place + piece.to, from + piece.from, piece.size);
+          std::memcpy(target + edge.to, from + edge.from, edge.size);
       from += size;
     }
   }
@@ -464,7 +462,7 @@ class Packer {
   kernels::cpu::PackShape shape_ = shape_of(plan_, is_fetched_), edge_shape_ = shape_;
   bool has_whole_edge_ = !fills_rows_ && plan_.is_whole;
   bool has_ragged_edge_ = !plan_.edge.empty() && !plan_.is_whole;
-  std::vector<EdgePiece> pieces_{};  // of ragged edges
+  std::vector<EdgeBytes> edge_bytes_{};  // of ragged edges
   std::vector<std::uint8_t> generated_{};
   std::vector<std::uint8_t> padding_, copies_;
   std::vector<std::uint8_t> edge_;  // each row's bytes in the edge chunks
@@ -475,7 +473,7 @@ class Packer {
   std::vector<std::size_t> fetching_{};  // numbers of the segments that are no edge
   struct {
     std::size_t bases = 0;
-    std::uint8_t* place = nullptr;
+    std::uint8_t* to = nullptr;
   } moved_{};  // what segments_ were made for
 };
 
@@ -503,10 +501,10 @@ class Unpacker {
           packed_ + (map_.map().begin + map_.row_part(first)) / per_byte(map_);
       for (const ShufflePlan::Run& run : plan_.runs)
         for (std::uint64_t row = 0; row < count; ++row)
-          if ((row & plan_.row_mask) == 0) segment(row, run, batch + plan_.row_place[row]);
+          if ((row & plan_.row_mask) == 0) segment(row, run, batch + plan_.row_offset[row]);
       for (std::size_t i = 0; i < plan_.edge.size(); ++i)
         for (std::uint64_t row = 0; row < count; ++row)
-          if ((row & plan_.row_mask) == 0) edge_chunk(row, i, batch + plan_.row_place[row]);
+          if ((row & plan_.row_mask) == 0) edge_chunk(row, i, batch + plan_.row_offset[row]);
     }
     const Translator translate(to_.table);
     if (!translate) return;
@@ -515,17 +513,17 @@ class Unpacker {
   }
 
  private:
-  void segment(std::uint64_t row, const ShufflePlan::Run& run, const std::uint8_t* place) const {
+  void segment(std::uint64_t row, const ShufflePlan::Run& run, const std::uint8_t* stored) const {
     const std::uint8_t* from[kMax];
     std::uint8_t* to[kMax];
     for (std::size_t r = 0; r < plan_.registers; ++r) {
-      from[r] = place + run.place + plan_.place_of[r];
+      from[r] = stored + run.offset + plan_.offset_of[r];
       to[r] = rows_[row + plan_.row_of[r]] + plan_.byte_of[r] + run.begin * plan_.chunk_bytes;
     }
     plan_.kernel->unpack[plan_.passthrough]({from, to, run.count, run.step, plan_.chunk_bytes});
   }
 
-  void edge_chunk(std::uint64_t row, std::size_t number, const std::uint8_t* place) const {
+  void edge_chunk(std::uint64_t row, std::size_t number, const std::uint8_t* stored) const {
     const std::uint64_t offset = plan_.edge[number].begin * plan_.chunk_bytes;
     if (offset >= row_bytes_) return;  // padding alone
     const EdgeTarget& edge = edge_targets_[number];
@@ -533,7 +531,7 @@ class Unpacker {
     const std::uint8_t* from[kMax];
     std::uint8_t* to[kMax];
     for (std::size_t q = 0; q < plan_.registers; ++q) {
-      const std::uint8_t* source = place + plan_.edge[number].place + plan_.place_of[q];
+      const std::uint8_t* source = stored + plan_.edge[number].offset + plan_.offset_of[q];
       for (const std::uint8_t lane : edge.lanes[q]) in[q][lane] = source[lane];
       from[q] = edge.is_whole[q] ? source : in[q].data();
       to[q] = out[q].data();
@@ -559,8 +557,8 @@ class Unpacker {
 }  // namespace
 
 void pack_matrix(const IndexMap& map, const MatrixSource& from, std::span<std::byte> out,
-                 Path path) {
-  if (path == Path::map) return pack_by_map(map, from, out);
+                 PackPath path) {
+  if (path == PackPath::map) return pack_by_map(map, from, out);
   if (is_rows(map.map())) return pack_rows(map, from, out);
   if (pack_staged(map, from, out)) return;
   const std::optional<ShufflePlan> plan = plan_shuffle(map, machine_shuffles());
@@ -569,8 +567,8 @@ void pack_matrix(const IndexMap& map, const MatrixSource& from, std::span<std::b
 }
 
 void unpack_matrix(const IndexMap& map, std::span<const std::byte> packed, const MatrixTarget& to,
-                   Path path) {
-  if (path == Path::map) return unpack_by_map(map, packed, to);
+                   PackPath path) {
+  if (path == PackPath::map) return unpack_by_map(map, packed, to);
   if (is_rows(map.map())) return unpack_rows(map, packed, to);
   const std::optional<ShufflePlan> plan = plan_shuffle(map, machine_shuffles());
   if (!plan) return unpack_by_map(map, packed, to);

@@ -11,7 +11,7 @@
 
 namespace fp4moe::convert {
 
-enum class Path : std::uint8_t { fast, map };
+enum class PackPath : std::uint8_t { fast, map };
 
 using ByteTable = std::array<std::uint8_t, 256>;
 
@@ -29,9 +29,9 @@ struct MatrixTarget {
 // Writes every byte of `out` that belongs to this part, padding included; out.size() is
 // map.bytes(). Depends on its arguments alone.
 void pack_matrix(const layout::IndexMap& map, const MatrixSource& from, std::span<std::byte> out,
-                 Path path = Path::fast);
+                 PackPath path = PackPath::fast);
 void unpack_matrix(const layout::IndexMap& map, std::span<const std::byte> packed,
-                   const MatrixTarget& to, Path path = Path::fast);
+                   const MatrixTarget& to, PackPath path = PackPath::fast);
 
 // True if the fast path has kernels for this map on this machine, for tests and `bench pack`.
 bool has_fast_path(const layout::IndexMap& map);

@@ -56,10 +56,10 @@ struct RowMove {
   }
 }
 
-// Rows in the order in which their sources lie in memory, as numbers among `sources`; none: as they
-// are. Gate and up rows that alternate in memory and go two ways are merged; rows in any other
-// order are mostly those of few matrices, so there is a place for each. Where there is not, or it
-// would take longer than it saves, they stay as they are.
+// Rows in the order of their sources in memory, as indices into `sources`; empty: unchanged. Two
+// ascending sequences (gate and up rows) are merged. Otherwise a table with an entry for each
+// address gives the order. If addresses are too sparse or sorting would not pay, rows stay
+// unchanged.
 std::vector<std::uint32_t> by_source(std::span<const std::byte* const> sources,
                                      std::uint64_t row_size) {
   constexpr std::uint64_t kWorthIt = 512;
@@ -87,20 +87,20 @@ std::vector<std::uint32_t> by_source(std::span<const std::byte* const> sources,
           b == sources.size() || (a < split && address(a) <= address(b)) ? a++ : b++));
     return order;
   }
-  const std::uint64_t places = (highest - lowest) / row_size + 1;
-  if (row_size < kWorthIt || places > 4 * sources.size()) return {};
-  std::vector<std::uint32_t> at(places, 0);  // counted from 1
+  const std::uint64_t entries = (highest - lowest) / row_size + 1;
+  if (row_size < kWorthIt || entries > 4 * sources.size()) return {};
+  std::vector<std::uint32_t> at(entries, 0);  // counted from 1
   for (std::size_t row = 0; row < sources.size(); ++row) {
     if (sources[row] == nullptr) {
       order.push_back(static_cast<std::uint32_t>(row));
       continue;
     }
-    std::uint32_t& place = at[(address(row) - lowest) / row_size];
-    if (place != 0) return {};
-    place = static_cast<std::uint32_t>(row + 1);
+    std::uint32_t& entry = at[(address(row) - lowest) / row_size];
+    if (entry != 0) return {};
+    entry = static_cast<std::uint32_t>(row + 1);
   }
-  for (const std::uint32_t place : at)
-    if (place != 0) order.push_back(place - 1);
+  for (const std::uint32_t entry : at)
+    if (entry != 0) order.push_back(entry - 1);
   return order;
 }
 

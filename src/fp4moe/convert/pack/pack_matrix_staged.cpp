@@ -1,8 +1,6 @@
-// A short row is over before a kernel has found its pace, and most of its ends are ragged. So rows
-// are taken in tiles: a tile's rows are copied side by side, filled up to whole registers; the
-// kernel lays them out as if the tile were a matrix of its own, into memory that stays in the first
-// cache; and from there they go to their place as long pieces. The list of the kernel's segments is
-// the same for every tile.
+// Kernels are slow on short rows, and most row ends are ragged. So rows are copied into a tile,
+// padded to whole registers, and shuffled as a matrix of its own in L1; then long runs are copied
+// to the output. All tiles share one list of segments.
 #include "fp4moe/convert/pack/pack_matrix_staged.hpp"
 
 #include <algorithm>
@@ -27,8 +25,8 @@ using layout::IndexMap;
 constexpr std::uint64_t kStagedRow = 512;  // bytes; longer rows are read as they lie
 constexpr std::uint64_t kRegister = 16;
 
-// How a tile's storage lies in the matrix's: pieces equally far apart in both.
-struct TilePieces {
+// The runs of bytes of a tile: at equal distances in the tile's storage and in the matrix's.
+struct TileRuns {
   std::uint64_t count = 0, size = 0, from_step = 0, to_step = 0;
 };
 
@@ -86,7 +84,7 @@ class StagedPacker {
         ends_(overlaps_ || end_ == padding_.size() ? 0 : tile_rows_ * end_step_, map.map().padding),
         staged_(tile_rows_ * padding_.size()) {
     shape_.row_step = plan.chunk_bytes;
-    std::ranges::copy(plan.place_of, shape_.place_of);
+    std::ranges::copy(plan.offset_of, shape_.offset_of);
     add_segments(tile, plan);
   }
 
@@ -108,7 +106,7 @@ class StagedPacker {
   }
 
  private:
-  // The source of a tile and of its row.
+  // The source of a register: a row of the tile, and a byte of that row.
   struct Source {
     std::uint32_t row = 0, byte = 0;
   };
@@ -121,16 +119,16 @@ class StagedPacker {
     return from_.table == nullptr && map_.padded().cols == size_ && size_ >= plan.chunk_bytes;
   }
 
-  // The chunks of an end may reach beyond the tile's columns. What they write there lies in what is
-  // written later, or in none of the pieces: segments go in the order of their places.
+  // The last chunks may write beyond the tile's columns. Those bytes are overwritten later or never
+  // copied: segments are in the order of their offsets.
   void add_segments(const IndexMap& tile, const ShufflePlan& plan) {
-    std::vector<std::pair<std::uint64_t, std::uint64_t>> bases;  // place, row
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> bases;  // offset, row
     for (std::uint64_t first = 0; first < tile_rows_; first += ShufflePlan::kBatch)
       for (std::uint64_t row = 0; row < ShufflePlan::kBatch; ++row)
         if ((row & plan.row_mask) == 0)
-          bases.emplace_back(tile.row_part(first) + plan.row_place[row], first + row);
+          bases.emplace_back(tile.row_part(first) + plan.row_offset[row], first + row);
     std::ranges::sort(bases);
-    for (const auto& [place, row] : bases)
+    for (const auto& [offset, row] : bases)
       for (std::size_t r = 0; r < plan.registers; ++r)
         sources_.push_back({static_cast<std::uint32_t>(row + plan.row_of[r]),
                             static_cast<std::uint32_t>(plan.byte_of[r])});
@@ -139,12 +137,12 @@ class StagedPacker {
     for (std::size_t i = 0; !ends_.empty() && i < sources_.size(); ++i)
       row_ends_.push_back(end_of_row(sources_[i].row) + sources_[i].byte);
     const bool has_last = overlaps_ && size_ != end_;
-    const ShufflePlan::Run last{.count = 1, .place = tile.col_part(size_ - plan.chunk_bytes)};
+    const ShufflePlan::Run last{.count = 1, .offset = tile.col_part(size_ - plan.chunk_bytes)};
     for (std::size_t i = 0; i < bases.size(); ++i) {
       const auto add = [&](const std::vector<const std::uint8_t*>& rows, std::uint64_t begin,
                            const ShufflePlan::Run& run) {
         segments_.push_back({&rows[i * plan.registers], begin,
-                             staged_.data() + bases[i].first + run.place, run.count, run.step});
+                             staged_.data() + bases[i].first + run.offset, run.count, run.step});
       };
       if (end_ != 0)
         for (const ShufflePlan::Run& run : plan.runs) add(rows_, run.begin * plan.chunk_bytes, run);
@@ -213,19 +211,19 @@ class StagedPacker {
       left -= std::min(left, kRegister);
     }
   }
-  TilePieces pieces(std::uint64_t rows) const {
+  TileRuns runs(std::uint64_t rows) const {
     if (outer_.axis == Axis::row) return {1, rows * map_.padded().cols, 0, 0};
     return {map_.padded().cols / outer_.divide, outer_.by_rows * rows, outer_.by_rows * tile_rows_,
             map_.stride(outer_)};
   }
   void flush(std::uint64_t first) {
-    const TilePieces part = pieces(std::min(tile_rows_, map_.padded().rows - first));
+    const TileRuns part = runs(std::min(tile_rows_, map_.padded().rows - first));
     const std::uint8_t* from = staged_.data();
     std::uint8_t* to = out_ + map_.row_part(first);
     for (std::uint64_t i = 0; i < part.count; ++i, from += part.from_step, to += part.to_step)
-      copy_piece(from, to, part.size);
+      copy_run(from, to, part.size);
   }
-  static void copy_piece(const std::uint8_t* from, std::uint8_t* to, std::uint64_t size) {
+  static void copy_run(const std::uint8_t* from, std::uint8_t* to, std::uint64_t size) {
     constexpr std::uint64_t kLine = 64;
     std::uint64_t i = 0;
     for (; i + kLine <= size; i += kLine) std::memcpy(to + i, from + i, kLine);
@@ -242,7 +240,7 @@ class StagedPacker {
   std::uint64_t size_;                 // of a row of the source
   std::vector<std::uint8_t> padding_;  // a row of it, filled up
   bool overlaps_;
-  std::uint64_t end_;  // where the end of a row begins that is copied: all of it, if translated
+  std::uint64_t end_;  // rows are copied from here to their end; 0 if they are translated
   std::uint64_t end_step_;
   std::size_t bases_ = 0;
   std::vector<std::uint8_t> ends_, staged_;

@@ -1,4 +1,4 @@
-// Matrices of short rows, as block scales are, by way of the first cache.
+// Packs matrices of short rows (block scales) in the L1 cache.
 #pragma once
 #include <span>
 
@@ -6,7 +6,7 @@
 
 namespace fp4moe::convert {
 
-// Packs the matrix if it is of this kind, and says whether it did.
+// Packs the matrix if its map and its rows allow it. True if it did.
 bool pack_staged(const layout::IndexMap& map, const MatrixSource& from, std::span<std::byte> out);
 
 }  // namespace fp4moe::convert

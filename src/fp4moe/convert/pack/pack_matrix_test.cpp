@@ -131,11 +131,11 @@ TEST_P(PackMatrix, FastPathAgreesWithTheMapAndUndoesItself) {
                                   translates ? static_cast<const ByteTable*>(&table) : nullptr}) {
       // Poison shows who writes what; records belong to two maps, so it must be the same.
       std::vector<std::byte> slow(map->bytes(), std::byte{0xA5}), fast = slow;
-      pack_matrix(*map, {rows, with}, slow, Path::map);
-      pack_matrix(*map, {rows, with}, fast, Path::fast);
+      pack_matrix(*map, {rows, with}, slow, PackPath::map);
+      pack_matrix(*map, {rows, with}, fast, PackPath::fast);
       ASSERT_EQ(slow, fast);
 
-      for (const Path path : {Path::map, Path::fast}) {
+      for (const PackPath path : {PackPath::map, PackPath::fast}) {
         Matrix back{std::vector<std::byte>(matrix.bytes.size(), std::byte{0x5A}), matrix.row_bytes};
         std::vector<std::byte*> targets(map->logical().rows);
         for (std::uint64_t row = 0; row < targets.size(); ++row)
@@ -166,8 +166,8 @@ TEST_P(PackMatrix, ColumnsAndRowsThatABackendAddsArePadding) {
     const Matrix matrix = random_matrix(*map, cols);
     const std::vector<const std::byte*> rows = rows_of(matrix, *map);
     std::vector<std::byte> slow(map->bytes(), std::byte{0xA5}), fast = slow;
-    pack_matrix(*map, {rows}, slow, Path::map);
-    pack_matrix(*map, {rows}, fast, Path::fast);
+    pack_matrix(*map, {rows}, slow, PackPath::map);
+    pack_matrix(*map, {rows}, fast, PackPath::fast);
     ASSERT_EQ(slow, fast) << cols;
   }
 }

@@ -81,7 +81,7 @@ void add_chunk(std::vector<ShufflePlan::Run>& runs, const ShufflePlan::Run& chun
                std::size_t longest) {
   ShufflePlan::Run* last = runs.empty() ? nullptr : &runs.back();
   const std::uint64_t distance =
-      last == nullptr ? 0 : chunk.place - last->place - (last->count - 1) * last->step;
+      last == nullptr ? 0 : chunk.offset - last->offset - (last->count - 1) * last->step;
   if (last != nullptr && last->count < longest && (last->count == 1 || distance == last->step)) {
     ++last->count;
     last->step = distance;
@@ -102,25 +102,25 @@ void add_runs(const IndexMap& map, ShufflePlan& plan) {
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
     const ShufflePlan::Run one{.begin = chunk,
                                .count = 1,
-                               .place = map.col_part(chunk * plan.chunk_cols) / (nibbles ? 2 : 1)};
+                               .offset = map.col_part(chunk * plan.chunk_cols) / (nibbles ? 2 : 1)};
     add_chunk(plan.padded_runs, one, longest);
     if (chunk < full) {
       add_chunk(plan.runs, one, longest);
       continue;
     }
     plan.edge.push_back(one);
-    add_chunk(plan.edge_runs, {.begin = chunk - full, .count = 1, .place = one.place}, longest);
+    add_chunk(plan.edge_runs, {.begin = chunk - full, .count = 1, .offset = one.offset}, longest);
   }
 }
 
 constexpr std::uint64_t kLine = 64;
 constexpr std::size_t kMaxForPairs = 8;  // registers; lines alone do without
 
-// Bits 4 to 6 of a byte's address that are neither in the lanes nor among the kernel's own register
-// bits, as far as there are registers for them: one step then writes pairs of cache lines, which
-// memory takes much faster than single ones. Columns only where they complete a line, and for the
-// pair where they divide the rows: ragged ends cost more than they bring. Where codes' bits are
-// scattered, which takes long, a step does more, up to two pairs.
+// Adds passthrough bits: bits 4 to 6 of a byte's address that are neither lane bits nor the
+// kernel's own register bits, while registers last. One step then writes a pair of cache lines,
+// which is much faster than single lines. Column bits are added only if they complete a line, or a
+// pair of lines and divide the row: ragged ends cost more than they bring. If codes' bits are
+// scattered (slow), a step writes up to two pairs.
 void add_passthrough(const IndexMap& map, const kernels::cpu::ShuffleSet& set, ShufflePlan& plan) {
   const std::uint64_t per_byte = map.map().element == Element::nibble ? 2 : 1;
   const bool moves_lanes = plan.registers > 1, has_code = map.map().code != nullptr;
@@ -166,20 +166,21 @@ bool has(const LanePattern& pattern, std::uint8_t label) {
 }  // namespace
 
 bool ShufflePlan::fills_lines() const {
-  const auto places = std::span(place_of).first(registers);
-  return std::ranges::find(places, 16) != places.end() &&
-         std::ranges::find(places, 32) != places.end();
+  const auto offsets = std::span(offset_of).first(registers);
+  return std::ranges::find(offsets, 16) != offsets.end() &&
+         std::ranges::find(offsets, 32) != offsets.end();
 }
 
-std::uint64_t ShufflePlan::place_at(std::size_t number, bool across) const {
+std::uint64_t ShufflePlan::offset_at(std::size_t number, bool across) const {
   const std::size_t own = registers >> passthrough, groups = std::size_t{1} << passthrough;
-  return place_of[across ? number % groups * own + number / groups : number];
+  return offset_of[across ? number % groups * own + number / groups : number];
 }
 
 kernels::cpu::PackFn ShufflePlan::pack() const {
   const auto is_by_lines = [&](bool across) {
     for (std::size_t number = 0; number < registers; ++number)
-      if (place_at(number, across) != place_at(number & ~std::size_t{3}, across) + number % 4 * 16)
+      if (offset_at(number, across) !=
+          offset_at(number & ~std::size_t{3}, across) + number % 4 * 16)
         return false;
     return registers >= 4;
   };
@@ -228,14 +229,14 @@ std::optional<ShufflePlan> plan_shuffle(const IndexMap& map, const kernels::cpu:
     for (std::size_t q = 0; q < plan.registers; ++q)
       if (((q >> bit) & 1) != 0) {
         plan.col_of[q] += col;
-        plan.place_of[q] += map.col_part(col) / per_byte;
+        plan.offset_of[q] += map.col_part(col) / per_byte;
       }
     ++bit;
   }
   for (std::size_t q = own; q < plan.registers; ++q) {
     const std::uint64_t col = plan.byte_of[q / own * own] * per_byte;
     plan.col_of[q] += col;
-    plan.place_of[q] += (map.row_part(plan.row_of[q / own * own]) + map.col_part(col)) / per_byte;
+    plan.offset_of[q] += (map.row_part(plan.row_of[q / own * own]) + map.col_part(col)) / per_byte;
   }
   if (!nibbles)
     for (std::size_t lane = 0; lane < 16; ++lane)
@@ -246,9 +247,9 @@ std::optional<ShufflePlan> plan_shuffle(const IndexMap& map, const kernels::cpu:
   add_runs(map, plan);
   // Digits are binary, so bits of the row add up.
   for (std::uint64_t half = 1; half < ShufflePlan::kBatch; half *= 2) {
-    const std::uint64_t place = map.row_part(half) / per_byte;
+    const std::uint64_t offset = map.row_part(half) / per_byte;
     for (std::uint64_t row = 0; row < half; ++row)
-      plan.row_place[half + row] = plan.row_place[row] + place;
+      plan.row_offset[half + row] = plan.row_offset[row] + offset;
   }
   return plan;
 }

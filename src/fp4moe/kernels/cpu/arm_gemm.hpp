@@ -203,14 +203,14 @@ void gemm_few_tokens(const GemmCall& call) noexcept {
 // --- more than 8 tokens
 
 // Eight rows and a few chunks, decoded: the four row pairs of 8 columns lie side by side. A folded
-// chunk has its smaller scale in block 0's place and is summed as a whole.
+// chunk has its smaller scale as block 0's and is summed as a whole.
 struct Held {
   alignas(64) std::int8_t rows[kHeldChunks][kVectors][kLargeRows / 2][kRegister];
   alignas(64) float scales[kHeldChunks][4][kLargeRows / 2][4];  // [chunk][block][row pair][lane]
   bool is_folded[kHeldChunks];
 };
 
-// Both blocks' scale bytes of the 8 rows, row after row; whether they may be folded.
+// True if all of 8 rows may be folded, given the scale bytes of both blocks.
 inline bool folds(uint8x8_t first, uint8x8_t second) {
   return vmaxv_u8(vabd_u8(first, second)) <= kFoldSteps &&
          vminv_u8(vmin_u8(first, second)) >= kFoldFrom &&
@@ -435,7 +435,7 @@ void gemm(const GemmCall& call) noexcept {
 template <class Mac>
 inline constexpr GemmFunctions kFunctions{{gemm<Mac, Mxfp4, 1>, gemm<Mac, Mxfp4, 2>},
                                           {gemm<Mac, Nvfp4, 1>, gemm<Mac, Nvfp4, 2>},
-                                          {place<1>, place<2>},
+                                          {pack_tokens<1>, pack_tokens<2>},
                                           {panel_bytes<1>, panel_bytes<2>}};
 
 }  // namespace

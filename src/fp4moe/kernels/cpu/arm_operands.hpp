@@ -51,7 +51,7 @@ int8x8_t limb(int16x8_t values, std::size_t which) {
 }
 
 template <std::size_t kLimbs>
-void place(const PlaceTokensCall& call) noexcept {
+void pack_tokens(const PackTokensCall& call) noexcept {
   auto* panel = reinterpret_cast<std::int8_t*>(call.panel);
   const std::size_t pair = call.token / 2, first = pair / kGroupPairs * kGroupPairs;
   const std::size_t pairs = smaller(kGroupPairs, (call.tokens + 1) / 2 - first);
@@ -96,7 +96,7 @@ struct Decoder {
 struct Mxfp4 {
   static constexpr std::size_t kBlocks = 2;     // in a chunk
   static constexpr std::size_t kVectorsOf = 4;  // groups of 8 columns in a block
-  static constexpr float kFactor = 1.0f;        // what the lanes lack
+  static constexpr float kFactor = 1.0f;        // lane * kFactor = scale
   using Table = uint8x16_t;
   static Table table(const std::uint8_t* scales, std::size_t blocks) {
     if (blocks == kBlocks) return vcombine_u8(vld1_u8(scales), vdup_n_u8(0));
@@ -112,7 +112,7 @@ struct Mxfp4 {
 struct Nvfp4 {
   static constexpr std::size_t kBlocks = 4;
   static constexpr std::size_t kVectorsOf = 2;
-  static constexpr float kFactor = 0x1p120f;  // E4M3's bits in a float32's place are 2^-120 of it
+  static constexpr float kFactor = 0x1p120f;  // E4M3's bits read as float32 are 2^-120 of it
   using Table = uint8x16x2_t;
   static Table table(const std::uint8_t* scales, std::size_t blocks) {
     uint8x16_t bytes = vdupq_n_u8(0);

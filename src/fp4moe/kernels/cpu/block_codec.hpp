@@ -37,7 +37,7 @@ struct QuantizeBlocks {
 
 // How the global scale of an NVFP4 tensor is applied: value = (e2m1 * scale) / divisor, or
 // e2m1 * (scale * multiplier).
-enum class GlobalScale : std::uint8_t { divisor, multiplier };
+enum class GlobalScaleUse : std::uint8_t { divisor, multiplier };
 
 // Scales are read strictly: E8M0 0 is 2^-127 and 255 is NaN. Results beyond the largest finite
 // value of the output become that value for the MX formats; NVFP4 results overflow to infinity.
@@ -47,7 +47,7 @@ struct DequantizeBlocks {
   std::size_t blocks = 0;
   void* output = nullptr;
   Element element = Element::bf16;
-  GlobalScale global_kind = GlobalScale::divisor;  // NVFP4 only
+  GlobalScaleUse global_kind = GlobalScaleUse::divisor;  // NVFP4 only
   float global_scale = 1.0f;
 };
 

@@ -41,8 +41,8 @@ template <class Blocks, class Lanes>
   return part;
 }
 
-// quantize_chunk(part) gets at most kPassBlocks blocks, whole groups of kGroup; what is left at the end
-// goes to the reference.
+// quantize_chunk(part) gets at most kPassBlocks blocks, whole groups of kGroup; what is left at the
+// end goes to the reference.
 template <class Blocks, class Lanes, std::size_t kGroup = 1, class QuantizeChunk>
 [[gnu::always_inline]] inline void quantize_chunks(const QuantizeBlocks& work,
                                                    const QuantizeChunk& quantize_chunk) {
@@ -82,7 +82,7 @@ inline float drive_max_magnitude(const MaxMagnitude& work, const Largest16& larg
   return float_of(largest > 0x7F800000 ? 0x7FC00000 : largest);
 }
 
-// Blocks of a chunk again, by the reference.
+// Quantizes the marked blocks of a chunk again, by the reference.
 template <class Blocks, class Lanes>
 inline void redo_marked(const QuantizeBlocks& work, const std::uint8_t* is_unusual) {
   for (std::size_t i = 0; i < work.blocks; ++i)
@@ -135,8 +135,8 @@ class E2m1Tables16 {
   alignas(64) std::uint8_t tables_[256][16 * kBytes];
 };
 
-// Isa::expand<kBytes>(first, second, packed, to): 32 codes, the first sixteen with one table and the
-// others with another.
+// Isa::expand<kBytes>(first, second, packed, to): 32 codes, the first sixteen with one table and
+// the others with another.
 template <class Isa, std::size_t kBytes>
 void expand_mxfp4(const DequantizeBlocks& work) {
   E2m1Tables16<Isa, kBytes> tables(work, portable::dequantize_mxfp4);

@@ -247,7 +247,7 @@ TEST_P(EveryCodec, QuantizesEveryBf16Pattern) {
 
 // A block's largest value sets the scale; the others sit on, just below and just above every
 // threshold of E2M1, for every exponent.
-TEST_P(EveryCodec, QuantizesNeighboursOfEveryThreshold) {
+TEST_P(EveryCodec, QuantizesNeighborsOfEveryThreshold) {
   constexpr float kThresholds[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
   std::vector<float> values;
   for (int exponent = -140; exponent <= 125; ++exponent) {
@@ -283,7 +283,7 @@ std::vector<DequantizeCase> dequantize_cases() {
       {"mxfp4", 32, 16, &BlockCodec::dequantize_mxfp4, {}},
       {"mxfp8", 32, 32, &BlockCodec::dequantize_mxfp8, {}},
   };
-  for (const GlobalScale kind : {GlobalScale::divisor, GlobalScale::multiplier})
+  for (const GlobalScaleUse kind : {GlobalScaleUse::divisor, GlobalScaleUse::multiplier})
     for (const float global : {1.0f, 2688.0f, 0.37f, 1e38f, 1e-40f})
       cases.push_back({"nvfp4 " + std::to_string(global),
                        16,
@@ -320,7 +320,7 @@ Bytes reference(const DequantizeCase& what, Element element, const Quantized& in
       formats::dequantize_mxfp4(in.scales[i], codes, out);
     else if (what.kernel == &BlockCodec::dequantize_mxfp8)
       formats::dequantize_mxfp8(in.scales[i], codes, out);
-    else if (what.settings.global_kind == GlobalScale::divisor)
+    else if (what.settings.global_kind == GlobalScaleUse::divisor)
       formats::dequantize_nvfp4(in.scales[i], what.settings.global_scale, codes, out);
     else
       formats::dequantize_nvfp4_by_multiplier(in.scales[i], what.settings.global_scale, codes, out);

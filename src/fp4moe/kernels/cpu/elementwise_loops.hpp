@@ -83,7 +83,8 @@ struct ExpParts {
   return x * sigmoid_of(kTwiceRootOf2OverPi * (x + kCubic * (x * x * x)));
 }
 
-// Through a local array: no pointer can alias it, so loops are vectorized without checks for overlap.
+// Through a local array: no pointer can alias it, so loops are vectorized without checks for
+// overlap.
 template <class Make>
 [[gnu::always_inline]] inline void each(const float* from, float* to, const Make& make) {
   float result[kChunk];
@@ -168,8 +169,7 @@ void add_values(const float* __restrict from, std::size_t count, float* __restri
 }
 
 void round_chunk(const float* values, int limit, std::int16_t* rounded, float& half_step) {
-  // Chunks whose largest value is below this are rounded as if it were this: its reciprocal times
-  // the limit is still finite.
+  // Chunks with a smaller maximum are rounded as if it were this: limit / kMin is finite.
   constexpr float kMin = 0x1p-100f;
   // Adding 1.5 * 2^23 leaves the rounded value in the lowest bits.
   constexpr float kMagic = 12582912.0f;

@@ -40,8 +40,8 @@ struct GemmWeights {
   std::size_t scale_columns = 0;         // NVFP4: blocks of 16; the last of 32 may have only one
 };
 
-// Tokens of one expert. `panel` is the kernel's own form, filled by its `place`; steps of columns
-// past the row's end and of tokens past `tokens` are 0.
+// Tokens of one expert. `panel` is the kernel's own form, filled by its `pack_tokens`; steps of
+// columns past the row's end and of tokens past `tokens` are 0.
 struct GemmTokens {
   const std::byte* panel = nullptr;
   const float* half_steps = nullptr;  // [chunks][padded_tokens(tokens)]
@@ -61,21 +61,21 @@ struct GemmCall {
 using GemmFunction = void (*)(const GemmCall& call) noexcept;
 
 // Writes the integers of one token into the panel: `columns`, a multiple of kChunk, from
-// `first_column`, of rows with `chunks` chunks. Different columns and tokens may be placed at once
+// `first_column`, of rows with `chunks` chunks. Different columns and tokens may be written at once
 // by different threads; the last token of a panel also fills what pads it.
-struct PlaceTokensCall {
+struct PackTokensCall {
   const std::int16_t* values = nullptr;
   std::size_t first_column = 0, columns = 0;
   std::size_t token = 0, tokens = 0, chunks = 0;
   std::byte* panel = nullptr;
 };
-using PlaceTokens = void (*)(const PlaceTokensCall& call) noexcept;
+using PackTokens = void (*)(const PackTokensCall& call) noexcept;
 using PanelBytes = std::size_t (*)(std::size_t tokens, std::size_t chunks) noexcept;
 
 // The GEMM functions of an ISA folder, by limbs - 1.
 struct GemmFunctions {
   GemmFunction mxfp4[2], nvfp4[2];
-  PlaceTokens place[2];
+  PackTokens pack_tokens[2];
   PanelBytes panel_bytes[2];
 };
 

@@ -23,13 +23,13 @@ namespace {
 
 constexpr std::size_t kTileColumns = 32;
 
-// A piece of bytes holds `piece` even columns in its low nibbles and the odd ones in its high
-// nibbles; tiles hold `piece` columns in low nibbles and the next in high ones.
-constexpr std::array<std::uint8_t, kTileColumns> zipped(std::size_t piece) {
+// A run of bytes holds `run_bytes` even columns in its low nibbles and the odd ones in its high
+// nibbles; to a tile they are `run_bytes` columns in low nibbles and the next in high ones.
+constexpr std::array<std::uint8_t, kTileColumns> zipped(std::size_t run_bytes) {
   std::array<std::uint8_t, kTileColumns> columns{};
   for (std::size_t i = 0; i < columns.size(); ++i) {
-    const std::size_t first = i / (2 * piece) * (2 * piece), within = i % (2 * piece);
-    columns[i] = static_cast<std::uint8_t>(first + 2 * (within % piece) + within / piece);
+    const std::size_t first = i / (2 * run_bytes) * (2 * run_bytes), within = i % (2 * run_bytes);
+    columns[i] = static_cast<std::uint8_t>(first + 2 * (within % run_bytes) + within / run_bytes);
   }
   return columns;
 }
@@ -90,19 +90,19 @@ const GemmKernel& gemm_reference(const TileForm& tiles) {
 
 namespace {
 
-// kPiece bytes at a time: a length the compiler knows makes each one instruction.
-template <std::size_t kPiece>
+// Copies runs of kRunBytes bytes: of a length that the compiler knows, one instruction each.
+template <std::size_t kRunBytes>
 void cut_row(const TileForm& tiles, const SourceRow& from, std::size_t row_bytes,
              std::size_t blocks, std::uint8_t* to) {
-  const std::size_t tile = tiles.group * 16, apart = tiles.beside * kPiece;
+  const std::size_t tile = tiles.group * 16, apart = tiles.rows_together * kRunBytes;
   for (std::size_t b = 0; b < blocks; ++b)
-    for (std::size_t p = 0; p < 16 / kPiece; ++p) {
+    for (std::size_t p = 0; p < 16 / kRunBytes; ++p) {
       std::uint8_t* at = to + b * tile + p * apart;
-      const std::size_t offset = b * 16 + p * kPiece;
+      const std::size_t offset = b * 16 + p * kRunBytes;
       if (from.codes == nullptr || offset >= row_bytes)
-        std::memset(at, 0, kPiece);
+        std::memset(at, 0, kRunBytes);
       else
-        std::memcpy(at, from.codes + offset, kPiece);
+        std::memcpy(at, from.codes + offset, kRunBytes);
     }
 }
 
@@ -117,8 +117,9 @@ void cut_tiles(const TileForm& tiles, const GemmRows& rows, std::size_t first, s
     const SourceRow from = source_row(rows, first + r);
     const std::size_t in = r % group;
     std::uint8_t* to = codes + r / group * blocks * group * 16 +
-                       in / tiles.beside * tiles.beside * 16 + in % tiles.beside * tiles.piece;
-    (tiles.piece == 8 ? cut_row<8> : cut_row<4>)(tiles, from, rows.columns / 2, blocks, to);
+                       in / tiles.rows_together * tiles.rows_together * 16 +
+                       in % tiles.rows_together * tiles.run_bytes;
+    (tiles.run_bytes == 8 ? cut_row<8> : cut_row<4>)(tiles, from, rows.columns / 2, blocks, to);
     std::uint8_t* scale = scales + r / group * scale_columns * group + in;
     for (std::size_t s = 0; s < scale_columns; ++s)
       scale[s * group] = from.codes == nullptr ? std::uint8_t{0} : from.scales[s];

@@ -18,10 +18,9 @@ using platform::CpuFeature;
 struct TileForm {
   std::string_view generation;
   std::size_t group;  // rows
-  // Weights as checkpoints hold them, two neighbouring columns in a byte, can be cut into tiles by
-  // moving `piece` bytes at a time; position i of a tile then holds column zipped[i]. Pieces of
-  // `beside` rows lie side by side before the rows' next pieces come.
-  std::size_t piece, beside;
+  // Checkpoint weights (two neighboring columns in a byte) are copied into tiles `run_bytes` at a
+  // time, from `rows_together` rows in turn; position i of a tile holds column zipped[i].
+  std::size_t run_bytes, rows_together;
   std::array<std::uint8_t, 32> zipped;
 };
 extern const TileForm kArmTiles, kX86Tiles;
@@ -36,7 +35,7 @@ struct GemmKernel {
     return format == formats::WeightFormat::mxfp4 ? functions->mxfp4[limbs - 1]
                                                   : functions->nvfp4[limbs - 1];
   }
-  PlaceTokens place(std::size_t limbs) const { return functions->place[limbs - 1]; }
+  PackTokens pack_tokens(std::size_t limbs) const { return functions->pack_tokens[limbs - 1]; }
   std::size_t panel_bytes(std::size_t limbs, std::size_t tokens, std::size_t chunks) const {
     return functions->panel_bytes[limbs - 1](tokens, chunks);
   }

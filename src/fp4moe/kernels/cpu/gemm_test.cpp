@@ -102,13 +102,13 @@ std::vector<std::byte> panel_of(const GemmKernel& kernel, std::size_t limbs,
   for (std::size_t t = 0; t < tokens.tokens; ++t)
     for (std::size_t c = 0; c < tokens.chunks; c += 3) {  // in parts, as the engine does
       const std::size_t columns = std::min<std::size_t>(3, tokens.chunks - c) * kChunk;
-      kernel.place(limbs)({.values = tokens.values.data() + t * width + c * kChunk,
-                           .first_column = c * kChunk,
-                           .columns = columns,
-                           .token = t,
-                           .tokens = tokens.tokens,
-                           .chunks = tokens.chunks,
-                           .panel = panel.data()});
+      kernel.pack_tokens(limbs)({.values = tokens.values.data() + t * width + c * kChunk,
+                                 .first_column = c * kChunk,
+                                 .columns = columns,
+                                 .token = t,
+                                 .tokens = tokens.tokens,
+                                 .chunks = tokens.chunks,
+                                 .panel = panel.data()});
     }
   return panel;
 }

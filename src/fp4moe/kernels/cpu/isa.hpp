@@ -29,7 +29,7 @@ Result<EnumSet<CpuFeature>> usable_features(EnumSet<CpuFeature> present,
                                             std::optional<std::string_view> forced);
 
 // The features that kernels may use on this machine with FP4MOE_CPU_ISA applied; read once. A
-// setting that cannot be honoured is the caller's to refuse: here it means portable kernels, which
+// setting that cannot be honored is the caller's to refuse: here it means portable kernels, which
 // give the same bytes.
 EnumSet<CpuFeature> machine_features();
 

@@ -28,15 +28,15 @@ inline constexpr std::size_t kMaxPassthrough = 3;
 inline constexpr std::size_t kMaxPassSteps = 128;  // of a segment with more than 16 registers
 
 // The properties that all segments of a matrix share. Register r is loaded from 16 bytes of row
-// row_of[r] of the segment, at byte byte_of[r]. Register q is stored at place_of[q], where bit j of
-// q is the j-th lowest column bit that is not in the pattern. With passthrough, one to three
-// further bits of a register's number (above the others, the same in r and q): several such groups
-// at once, so that whole cache lines are written together.
+// row_of[r] of the segment, at byte byte_of[r]. Register q is stored at offset_of[q], where bit j
+// of q is the j-th lowest column bit that is not in the pattern. One to three passthrough bits may
+// follow, the same in r and q: a step then moves two to eight groups of registers, and writes whole
+// cache lines.
 struct PackShape {
   std::uint64_t row_of[kMaxShuffleRegisters] = {}, byte_of[kMaxShuffleRegisters] = {};
-  std::uint64_t place_of[kMaxShuffleRegisters] = {};
+  std::uint64_t offset_of[kMaxShuffleRegisters] = {};
   std::uint64_t row_step = 0;  // of the rows' bytes, from step to step
-  // Rows among row_of that differ.
+  // The different rows among row_of, ascending; the first `parts` are prefetched.
   std::uint64_t ahead_of[kMaxShuffleRegisters] = {};
   std::size_t parts = 1;
 };
@@ -53,28 +53,27 @@ struct PackShape {
 struct PackSegment {
   const std::uint8_t* const* rows = nullptr;
   std::uint64_t begin = 0;
-  std::uint8_t* place = nullptr;
+  std::uint8_t* to = nullptr;
   std::size_t count = 0;
-  std::uint64_t place_step = 0;
+  std::uint64_t to_step = 0;
   const std::uint8_t* const* ahead = nullptr;
   std::uint64_t ahead_begin = 0;
 };
 using PackFn = void (*)(const PackShape&, const PackSegment*, std::size_t count) noexcept;
 
-// The same for short rows, whose segments are too short to prefetch anything: rows[r] is where
-// register r is loaded from, `begin` bytes further, and nothing is fetched. Of the shape only
-// place_of and row_step are used.
+// Like PackSegment, for rows too short to prefetch. Register r is loaded from rows[r] + begin. Only
+// offset_of and row_step of the shape are used.
 struct TileSegment {
   const std::uint8_t* const* rows = nullptr;
   std::uint64_t begin = 0;
-  std::uint8_t* place = nullptr;
+  std::uint8_t* to = nullptr;
   std::size_t count = 0;
-  std::uint64_t place_step = 0;
+  std::uint64_t to_step = 0;
 };
 using PackTileFn = void (*)(const PackShape&, const TileSegment*, std::size_t count) noexcept;
 
-// The other way: register q is loaded from from[q], register r is stored to to[r], then all
-// pointers advance, `count` times in all.
+// The inverse: loads register q from from[q], stores register r to to[r], then advances all
+// pointers; `count` times.
 struct UnpackCall {
   const std::uint8_t* const* from;
   std::uint8_t* const* to;
@@ -84,19 +83,18 @@ using UnpackFn = void (*)(const UnpackCall&) noexcept;
 
 struct ShuffleKernel {
   LanePattern pattern{};
-  // By the number of passthrough; null where there would be too many registers.
+  // Indexed by the number of passthrough bits; null if that needs too many registers.
   PackFn pack[kMaxPassthrough + 1] = {};
-  // The same where every four registers that are stored one after another are a cache line: in
-  // order, or those first that differ in passthrough alone. Null where that cannot be, or where the
-  // instruction set has no use for it.
+  // The same if each four registers stored in sequence fill a cache line, in order ([0]) or across
+  // passthrough bits ([1]). Null if impossible or not useful.
   PackFn pack_lines[2][kMaxPassthrough + 1] = {};
   PackTileFn pack_tile[kMaxPassthrough + 1] = {};  // where nibbles stay together
   UnpackFn unpack[kMaxPassthrough + 1] = {};
 };
 
-// A table of 256 bytes and what kernels can make use of. Grouped: but for codes 0 to 7 and 128 to
-// 135 (E4M3's subnormals), table[c] = base[c / 8] + (c % 8 & mask[c / 8]). Separable: table[c] =
-// table[c % 16] | table[c - c % 16].
+// A table of 256 bytes, and its structure. Grouped: except for codes 0-7 and 128-135 (E4M3's
+// subnormals, which `small` holds), table[c] = base[c / 8] + (c % 8 & mask[c / 8]). Separable:
+// table[c] = table[c % 16] | table[c - c % 16] = low[c % 16] | high[c / 16].
 struct Translation {
   enum class Kind : std::uint8_t { any, grouped, separable };
   std::uint8_t table[256] = {};

@@ -16,13 +16,13 @@ struct ShuffleSet {
   EnumSet<CpuFeature> needs;
   const ShuffleKernel* (*kernels)() noexcept;
   TranslateFn translate;
-  // Limit for a step with passthrough: more would spill.
+  // Max registers of a step with passthrough bits: more would spill.
   std::size_t max_registers;
-  // The same where more of them complete a cache line.
+  // Max registers of a step whose passthrough bits complete a cache line.
   std::size_t max_for_lines;
-  // True if it pays to widen a step by columns alone so that it writes whole cache lines.
+  // True if column bits as passthrough bits pay, too, where they complete a cache line.
   bool widens;
-  // True if it pays to lay out short rows in the L1 cache before they go to memory.
+  // True if it pays to pack short rows in the L1 cache first (pack_matrix_staged.cpp).
   bool stages;
 
   // Null when no kernel has this pattern.

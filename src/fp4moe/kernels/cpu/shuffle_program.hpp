@@ -3,17 +3,18 @@
 // Think of 2^x registers of 32 nibbles: an element's address has x register bits, four lane bits
 // (its byte) and a nibble bit. Three instructions move address bits:
 //
-//   zip      takes a register bit into the lanes at a place and the topmost lane bit out for it
+//   zip      takes a register bit into the lanes at a position and the topmost lane bit out for it
 //   swap     exchanges a register bit with the nibble bit
 //   permute  reorders the lane bits
 //
 // The program moves every bit of the pattern to its position: wanted lane bits that are there
 // already stay below in order, the others lie on top and leave as the wanted ones come in.
 //
-// Where codes' bits are scattered, registers are recoded that hold codes 0, 1 and 2, 3 of the same
-// halves, just before the bit that tells them apart enters the lanes. If that bit is in the
-// registers early enough, the swap before is left out: four registers, one for each code, nibbles
-// for the halves, make low and high bytes of both halves at once. Backwards it is the inverse.
+// If codes' bits are scattered, pairs of registers that hold codes 0, 1 and codes 2, 3 of the same
+// halves are recoded just before the bit that distinguishes them enters the lanes. If that is a
+// register bit early enough, the preceding swap is part of it (swap_recode): four registers, one
+// for each code with a nibble for each half, become the low and the high bytes of both halves.
+// Unpacking runs the inverse.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -81,16 +82,16 @@ class ShuffleDeriver {
       if (pattern_.source[i + 1] == label) return i;
     return 4;
   }
-  // The bit that tells recoded registers apart enters last, wherever it was.
+  // The bit that distinguishes recoded registers enters last.
   constexpr bool is_late(std::uint8_t label) const {
     return pattern_.code != 0 && label == pattern_.source[1];
   }
   constexpr bool is_kept(std::uint8_t label) const { return goal(label) < 4 && !is_late(label); }
   constexpr void step(ShuffleStep next) { program_.steps[program_.count++] = next; }
 
-  // Kept labels below, in the order of their goals; the others above, the first to leave on top:
-  // from the highest down, which costs nothing, unless the nibble's or the late one would leave
-  // after it is needed.
+  // Bits that stay are below, in the order of their targets. The others are above; the first to
+  // leave is on top. Default: highest first. Exception: the nibble's or the late bit would leave
+  // too late.
   constexpr void arrange() {
     Labels wanted{}, leaving{255, 255, 255, 255};
     std::size_t below = 0, count = 0, others = 0;
@@ -149,13 +150,13 @@ class ShuffleDeriver {
 
   constexpr void insert(std::uint8_t label) {
     const std::uint8_t reg = find(registers_, label);
-    std::uint8_t place = 0;
+    std::uint8_t position = 0;
     for (const std::uint8_t other : lanes_)
-      if (!is_late(other) && goal(other) < goal(label)) ++place;
-    step({.op = ShuffleOp::zip, .reg = reg, .lane = place});
+      if (!is_late(other) && goal(other) < goal(label)) ++position;
+    step({.op = ShuffleOp::zip, .reg = reg, .lane = position});
     registers_[reg] = lanes_[3];
-    for (std::size_t i = 3; i > place; --i) lanes_[i] = lanes_[i - 1];
-    lanes_[place] = label;
+    for (std::size_t i = 3; i > position; --i) lanes_[i] = lanes_[i - 1];
+    lanes_[position] = label;
   }
 
   constexpr bool insert_next() {

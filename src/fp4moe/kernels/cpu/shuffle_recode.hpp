@@ -1,5 +1,5 @@
-// Plans, at compile time, how codes move between the four nibbles of a 16-bit half and its two bytes.
-// Codes that belong to the other half are exchanged first (Exchange).
+// Plans, at compile time, how codes move between the four nibbles of a 16-bit half and its two
+// bytes. Codes that belong to the other half are exchanged first (Exchange).
 #pragma once
 #include <array>
 #include <cstddef>
@@ -13,8 +13,8 @@ constexpr layout::WordCode word_code(std::uint8_t code) {
   return code == 1 ? layout::kHopperCode : layout::kNativeCode;
 }
 
-// A byte is the XOR of four lookups, one for each code or nibble it may come from. Where it
-// consists of a few fields and the machine inserts with a shift, that is cheaper.
+// A byte is the XOR of four lookups, one for each code or nibble it may come from. If it consists
+// of a few fields, and the CPU has an instruction that shifts and inserts, insertion is cheaper.
 struct RecodeByte {
   struct Field {  // bits of a nibble that stay together
     unsigned nibble = 0, from = 0, to = 0;
@@ -28,16 +28,16 @@ struct RecodeBytes {
   RecodeByte byte[2] = {};
 };
 
-// Beyond a half's own codes: the sign of register `guest` is that of the other half, and stands in
-// the low byte where the sign of register `host` would follow its magnitude, were it there. The low
-// byte is XORed with `to_low` of the high one, when that is done; the high byte of the lower half,
-// before, with `across` of the low one of the upper half.
+// The bits that the halves of a word exchange. The sign of code `guest` is stored in the other
+// half: in the low byte, directly above the magnitude of code `host`. Then bytes are XORed, from
+// the top down: each low byte with `to_low` of its high byte, and between, the high byte of the
+// lower half with `across` of the low byte of the upper half.
 struct Exchange {
   static constexpr unsigned kNone = 4;
   unsigned guest = kNone, host = kNone;
   std::uint8_t to_low = 0, across = 0;
 };
-inline constexpr std::uint8_t kSignPlace = 8;  // of a nibble, and of the low byte
+inline constexpr std::uint8_t kSignBit = 8;  // of a nibble, and of the low byte
 
 constexpr Exchange exchange_of(std::uint8_t code) {
   const layout::WordCode words = word_code(code);
@@ -50,17 +50,17 @@ constexpr Exchange exchange_of(std::uint8_t code) {
   return result;
 }
 
-// A half by itself: the guest is its own.
+// A 16-bit half alone: the exchanged sign stays in its own half.
 constexpr layout::WordCode half_code(std::uint8_t code) {
   layout::WordCode words = word_code(code);
-  for (auto& places : words.bits) places[3] %= 16;
+  for (auto& bit_positions : words.bits) bit_positions[3] %= 16;
   words.mix.above &= 0xFF;
   words.mix.below &= 0xFFFF;
   return words;
 }
 
-// Two bytes of four nibbles: all of the high one, and what the low one has by itself, the guest's
-// sign in the host's nibble.
+// Recodes four nibbles into two bytes, or back. For the low byte, the sign of the exchanged code is
+// in the nibble of its host; the XOR with the high byte (`to_low`) follows later.
 constexpr unsigned recoded_half(std::uint8_t code, bool backwards, unsigned from) {
   layout::WordCode words = half_code(code);
   const Exchange exchange = exchange_of(code);
@@ -72,8 +72,8 @@ constexpr unsigned recoded_half(std::uint8_t code, bool backwards, unsigned from
       result |= unsigned{words.collect(reg, from)} << (4 * reg);
       continue;
     }
-    if (exchange.guest != Exchange::kNone && reg == exchange.host) result ^= value & kSignPlace;
-    if (reg == exchange.guest) value &= kSignPlace - 1;
+    if (exchange.guest != Exchange::kNone && reg == exchange.host) result ^= value & kSignBit;
+    if (reg == exchange.guest) value &= kSignBit - 1;
     result ^= words.spread(reg, value);
   }
   return result;
@@ -112,7 +112,7 @@ constexpr RecodeBytes recode_bytes(std::uint8_t code, bool backwards) {
   return result;
 }
 
-static_assert(layout::WordMix::kReach == 8, "bytes are XORed with their neighbours");
+static_assert(layout::WordMix::kReach == 8, "bytes are XORed with their neighbors");
 static_assert(((layout::kHopperCode.mix.below | layout::kNativeCode.mix.below) & 0x00FF00FF) == 0,
               "nothing is added to a low byte from below");
 static_assert(((layout::kHopperCode.mix.above | layout::kNativeCode.mix.above) >> 24) == 0,

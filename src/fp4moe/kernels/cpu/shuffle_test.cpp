@@ -35,7 +35,7 @@ struct Registers {
       from[r] = in.data() + r * 16 * kSteps;
       to[r] = out.data() + r * 16 * kSteps;
       shape.row_of[r] = r;
-      shape.place_of[r] = r * 16 * kSteps;
+      shape.offset_of[r] = r * 16 * kSteps;
     }
   }
   std::array<const std::uint8_t*, kMaxShuffleRegisters> from{};
@@ -70,15 +70,15 @@ Bytes run_by_lines(PackFn kernel, Bytes in, std::size_t groups, bool across) {
   const auto stored_at = [&](std::size_t number) {
     return across ? number % groups * own + number / groups : number;
   };
-  const auto place = [](std::size_t number) { return number / 4 * 64 * kSteps + number % 4 * 16; };
+  const auto offset = [](std::size_t number) { return number / 4 * 64 * kSteps + number % 4 * 16; };
   for (std::size_t number = 0; number < count; ++number)
-    registers.shape.place_of[stored_at(number)] = place(number);
+    registers.shape.offset_of[stored_at(number)] = offset(number);
   const PackSegment segment{registers.from.data(), 0, lines.data(), kSteps, 64,
                             registers.from.data(), 0};
   kernel(registers.shape, &segment, 1);
   for (std::size_t number = 0; number < count; ++number)
     for (std::size_t step = 0; step < kSteps; ++step)
-      std::copy_n(&lines[place(number) + step * 64], 16,
+      std::copy_n(&lines[offset(number) + step * 64], 16,
                   &out[(stored_at(number) * kSteps + step) * 16]);
   return out;
 }
@@ -100,7 +100,7 @@ std::size_t registers_of(const LanePattern& pattern) {
   return std::size_t{1} << derive_shuffle(pattern).register_bits;
 }
 
-// Passthrough do not meet: each group of registers by itself.
+// Passthrough bits do not mix with others: each group of registers alone gives the same.
 Bytes run_groups(PackFn kernel, const Bytes& in, std::size_t groups) {
   Bytes out;
   const auto size = static_cast<std::ptrdiff_t>(in.size() / groups);
@@ -141,7 +141,7 @@ TEST(Shuffle, EveryInstructionSetGivesThePortableBytesAndUndoesThem) {
       }
 }
 
-// Bit `label` of the place a nibble comes from: a column bit of its register, or a register bit.
+// Bit `label` of the source of a nibble: a column bit of its register, or a register bit.
 bool bit_of(std::uint8_t label, std::size_t reg, std::size_t column) {
   return ((label < LanePattern::kOther ? column >> label : reg >> (label - LanePattern::kOther)) &
           1) != 0;
@@ -166,16 +166,16 @@ TEST(Shuffle, PortableKernelsPutEveryNibbleWhereThePatternSays) {
             if (std::ranges::find(pattern.source, label) == std::end(pattern.source))
               q |= std::size_t{bit_of(label, reg, column)} << next++;
           const std::uint8_t code = nibble(in, (reg * kSteps + step) * 32 + column);
-          const std::size_t place = (q * kSteps + step) * 32;
+          const std::size_t first = (q * kSteps + step) * 32;
           if (pattern.code == 0) {
-            ASSERT_EQ(nibble(out, place + lane), code);
+            ASSERT_EQ(nibble(out, first + lane), code);
             continue;
           }
           // Scattered: the lane counts registers of the halves of words.
           const layout::WordCode& words =
               pattern.code == 1 ? layout::kHopperCode : layout::kNativeCode;
           std::uint32_t word = 0;
-          std::memcpy(&word, &out[place / 2 + lane / 8 * 4], sizeof word);
+          std::memcpy(&word, &out[first / 2 + lane / 8 * 4], sizeof word);
           ASSERT_EQ(words.collect(static_cast<unsigned>(lane % 8), word), code);
         }
   }

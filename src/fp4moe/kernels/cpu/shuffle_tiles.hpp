@@ -26,7 +26,8 @@ struct ShuffleTiles {
   // More registers than the CPU has are split into groups, each done before the next is loaded.
   static constexpr std::size_t kGroup = std::min<std::size_t>(kRegisters, 16);
 
-  // Byte i of interleaving (upper halves) or taking apart at a granularity of 2^lane bytes.
+  // The source of byte i if two registers are interleaved (their lower or upper halves) or
+  // deinterleaved (even or odd units), in units of 2^lane bytes.
   static constexpr int zipped(std::size_t i, std::size_t lane, bool upper) {
     const std::size_t low = i & ((std::size_t{1} << lane) - 1), rest = i >> lane;
     return static_cast<int>((rest & 1) * 16 + ((rest >> 1) << lane) + low + (upper ? 8 : 0));
@@ -73,7 +74,8 @@ struct ShuffleTiles {
     a = recoded<Backwards, 0>(nibbles);
     b = recoded<Backwards, 1>(nibbles);
   }
-  // Codes 0 to 3 of both halves, a nibble for each half; low bytes of both, then high bytes.
+  // From codes 0 to 3, with a nibble for each half, to low bytes of the lower and the upper half in
+  // x0, x1 and their high bytes in x2, x3; or the inverse.
   template <bool Backwards>
   [[gnu::always_inline]] static void swap_recode(V& x0, V& x1, V& x2, V& x3) {
     if constexpr (Backwards) {
@@ -83,7 +85,7 @@ struct ShuffleTiles {
         x0 ^= across & kExchange.to_low;
       }
       if constexpr (kExchange.guest != Exchange::kNone) {
-        const V signs = (x0 ^ x1) & kSignPlace;
+        const V signs = (x0 ^ x1) & kSignBit;
         x0 ^= signs;
         x1 ^= signs;
       }
@@ -108,8 +110,8 @@ struct ShuffleTiles {
   [[gnu::always_inline]] static V low_byte(const V (&own)[4], const V (&other)[4], const V& high) {
     V nibbles[4] = {own[0], own[1], own[2], own[3]};
     if constexpr (kExchange.guest != Exchange::kNone)
-      nibbles[kExchange.host] = (own[kExchange.host] & (kSignPlace - 1)) |  //
-                                (other[kExchange.guest] & kSignPlace);
+      nibbles[kExchange.host] = (own[kExchange.host] & (kSignBit - 1)) |  //
+                                (other[kExchange.guest] & kSignBit);
     V low = recoded<false, 0>(nibbles);
     if constexpr (kExchange.to_low != 0) low ^= high & kExchange.to_low;
     return low;
@@ -130,7 +132,8 @@ struct ShuffleTiles {
     else
       return V{};
   }
-  // The fields from F on, the first of them at bit 0: each is covered from where the next begins.
+  // Inserts the fields from F on, field F at bit 0. Each overwrites the excess bits of the one
+  // before.
   template <bool Backwards, std::size_t Byte, std::size_t F>
   [[gnu::always_inline]] static V inserted(const V (&nibbles)[4]) {
     constexpr const RecodeByte& kByte = kBytes<Backwards>.byte[Byte];
@@ -189,7 +192,7 @@ struct ShuffleTiles {
       group<Backwards, kGroup>(r, load, std::make_index_sequence<kGroup>());
   }
 
-  // Which q the register becomes, and the other way.
+  // stored(r): the q that register r becomes; loaded(q): the inverse.
   static constexpr std::size_t loaded(std::size_t q) {
     std::size_t r = 0;
     while (stored(r) != q) ++r;
@@ -202,19 +205,18 @@ struct ShuffleTiles {
     return q;
   }
 
-  // Registers that are stored one after another and follow each other in memory: one, or, by lines,
-  // those of a cache line, for which one pointer will do.
+  // Registers that share a pointer to their target: one, or the four of a cache line.
   template <bool ByLines>
   static constexpr std::size_t kTogether = ByLines ? 4 : 1;
 
-  // The steps of a segment, meanwhile fetching what is wanted later: a row for each part, from
-  // next[0] on. `step` is told how far its rows' bytes and its place have come.
+  // Runs the steps of a segment. Part i of them prefetches row next[i] of `ahead`. `step` gets the
+  // distances, in bytes, from the segment's first sources and first target.
   template <std::size_t Loaded, class Step>
   [[gnu::always_inline]] static void walk(const PackShape& shape, const PackSegment& segment,
                                           const std::uint64_t* next, std::size_t parts,
                                           const Step& step) {
     // For the compiler, the stores might change anything that is not in a local variable.
-    const std::size_t from_step = shape.row_step, to_step = segment.place_step;
+    const std::size_t from_step = shape.row_step, to_step = segment.to_step;
     const std::size_t part = segment.count / parts;
     std::size_t longer = segment.count % parts;  // the first parts have one step more
     const std::uint8_t* const* const rows_ahead = segment.ahead;
@@ -242,7 +244,7 @@ struct ShuffleTiles {
     const std::uint8_t* const from[kRegisters] = {segment.rows[shape.row_of[R]] +
                                                   (segment.begin + shape.byte_of[R])...};
     std::uint8_t* const to[sizeof...(L)] = {
-        segment.place + shape.place_of[stored_at<Across>(L * kTogether<ByLines>)]...};
+        segment.to + shape.offset_of[stored_at<Across>(L * kTogether<ByLines>)]...};
     walk<kRegisters>(
         shape, segment, shape.ahead_of,
         shape.parts, [&](std::size_t from_at, std::size_t to_at) __attribute__((always_inline)) {
@@ -286,7 +288,7 @@ struct ShuffleTiles {
     const std::uint8_t* const second[kGroup] = {segment.rows[shape.row_of[kGroup + I]] +
                                                 (segment.begin + shape.byte_of[kGroup + I])...};
     std::uint8_t* const to[sizeof...(L)] = {
-        segment.place + shape.place_of[stored_at<Across>(L * kTogether<ByLines>)]...};
+        segment.to + shape.offset_of[stored_at<Across>(L * kTogether<ByLines>)]...};
     walk<kGroup>(
         shape, segment, shape.ahead_of + (shape.parts == 1 ? 0 : parts),
         parts, [&](std::size_t from_at, std::size_t to_at) __attribute__((always_inline)) {
@@ -305,7 +307,7 @@ struct ShuffleTiles {
           at += kGroup * 16;
         });
   }
-  // The register that is stored at each step.
+  // The register q that is stored as number `number`.
   template <bool Across>
   static constexpr std::size_t stored_at(std::size_t number) {
     const std::size_t passthrough_bit = number & ((std::size_t{1} << Passthrough) - 1);
@@ -316,16 +318,16 @@ struct ShuffleTiles {
   template <std::size_t... R>
   [[gnu::always_inline]] static void run_tile(const PackShape& shape, const TileSegment& segment,
                                               std::index_sequence<R...>) {
-    const std::size_t from_step = shape.row_step, to_step = segment.place_step;
+    const std::size_t from_step = shape.row_step, to_step = segment.to_step;
     const std::uint8_t* const* const rows = segment.rows;
     std::size_t from_at = segment.begin;
-    std::uint8_t* to = segment.place;
+    std::uint8_t* to = segment.to;
     for (std::size_t left = segment.count; left != 0; --left, from_at += from_step, to += to_step) {
       Registers r;
       shuffle<false>(
           r, [&](std::size_t i)
                  __attribute__((always_inline)) { return Ops::load(rows[i] + from_at); });
-      std::uint8_t* const at[kRegisters] = {to + shape.place_of[R]...};
+      std::uint8_t* const at[kRegisters] = {to + shape.offset_of[R]...};
       (Ops::store(at[R], r[loaded(R)]), ...);
     }
   }

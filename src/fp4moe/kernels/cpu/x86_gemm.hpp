@@ -56,7 +56,7 @@ std::size_t x86_panel_bytes(std::size_t tokens, std::size_t chunks) noexcept {
 }
 
 template <std::size_t kLimbs>
-void x86_place_chunk(const std::int16_t* values, std::int8_t* line, std::int32_t* corrections) {
+void x86_pack_chunk(const std::int16_t* values, std::int8_t* line, std::int32_t* corrections) {
   std::int8_t* low = line + (kLimbs - 1) * kChunk;
   for (std::size_t i = 0; i < kChunk; ++i) low[i] = static_cast<std::int8_t>(values[i]);
   if constexpr (kLimbs == 2)
@@ -73,7 +73,7 @@ void x86_place_chunk(const std::int16_t* values, std::int8_t* line, std::int32_t
 }
 
 template <std::size_t kLimbs, class Padding>
-void x86_place(const PlaceTokensCall& call) noexcept {
+void x86_pack_tokens(const PackTokensCall& call) noexcept {
   const std::size_t padded_tokens = Padding::padded(call.tokens),
                     first = call.first_column / kChunk;
   const bool last = call.token + 1 == call.tokens;
@@ -84,8 +84,8 @@ void x86_place(const PlaceTokensCall& call) noexcept {
   for (std::size_t c = 0; c < call.columns / kChunk; ++c)
     for (std::size_t stage = call.token; stage < end; ++stage) {
       const std::size_t at = (first + c) * padded_tokens + stage;
-      x86_place_chunk<kLimbs>(call.values + c * kChunk, lines + at * X86Panel<kLimbs>::kLine,
-                              corrections + at * kX86Corrections);
+      x86_pack_chunk<kLimbs>(call.values + c * kChunk, lines + at * X86Panel<kLimbs>::kLine,
+                             corrections + at * kX86Corrections);
     }
 }
 

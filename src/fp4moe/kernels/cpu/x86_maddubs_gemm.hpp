@@ -163,7 +163,7 @@ template <class V>
 inline constexpr GemmFunctions kMaddubsFunctions{
     {maddubs_gemm<V, MaddubsMxfp4, 1>, maddubs_gemm<V, MaddubsMxfp4, 2>},
     {maddubs_gemm<V, MaddubsNvfp4, 1>, maddubs_gemm<V, MaddubsNvfp4, 2>},
-    {x86_place<1, X86Exactly>, x86_place<2, X86Exactly>},
+    {x86_pack_tokens<1, X86Exactly>, x86_pack_tokens<2, X86Exactly>},
     {x86_panel_bytes<1, X86Exactly>, x86_panel_bytes<2, X86Exactly>}};
 
 }  // namespace

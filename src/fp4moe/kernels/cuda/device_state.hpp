@@ -24,7 +24,7 @@ struct Device::State {
   ~State();
 };
 
-// Calls the driver in the device's context; the code of whatever failed.
+// Calls the driver in the device's context. Returns the code of the call that failed, if any.
 template <class Call>
 Code in_context(const EntryPoints& driver, Context context, const Call& call) {
   const Current current(driver, context);

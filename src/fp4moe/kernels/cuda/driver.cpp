@@ -50,8 +50,8 @@ std::string version_text(int version) {
   return fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10);
 }
 
-// A driver that works, has devices and can run our kernels. What is wrong with one that does not
-// is told by the detection of devices.
+// A driver that works, has devices and can run our kernels. If there is none, the detection of
+// devices gives the reason.
 struct Driver {
   std::shared_ptr<const EntryPoints> calls{};
   int version = 0, devices = 0;
@@ -140,9 +140,8 @@ OpenDevices& open_devices() {
 
 bool is_built() { return !cubins().empty(); }
 
-// nvcc gives every kernel's instructions a section of their own, whose name ends with a zero.
-// Asking the driver instead would be an error for each file that has not the kernel, which tools
-// show.
+// nvcc gives every kernel's instructions a section of their own, whose name ends with a zero. The
+// driver is not asked: for each file without the kernel it would report an error, which tools show.
 std::vector<std::string> kernel_names(const Cubin& cubin) {
   constexpr std::string_view kSection = ".text.";
   const std::string_view bytes(reinterpret_cast<const char*>(cubin.code.data()), cubin.code.size());
@@ -176,7 +175,7 @@ std::string_view name(Family family) { return row(family).name; }
 Result<Family> choose_family(const DeviceFacts& facts, const DriverFrom& from) {
   const Result<std::optional<Family>> wanted = wanted_family(from);
   if (!wanted) return wanted.why();
-  std::optional<Family> last;  // that the build has, of those: what a refusal speaks of
+  std::optional<Family> last;  // of those that the build has: the error names it
   for (const Family family : {Family::sm90, Family::sm80}) {
     const bool is_meant = !*wanted || **wanted == family;
     if (!is_meant || !has(from.kernels, family)) continue;
@@ -271,7 +270,7 @@ Result<Function> Device::function(std::string_view name) const {
       *state.driver, state.context, fmt::format("find the kernel {}", name),
       [&](const EntryPoints& calls) {
         const Code code = calls.module_function(&found, holder->second, holder->first.c_str());
-        // Code is loaded when it is first used, unless asked for: a capture would be too late.
+        // By default the driver loads code at its first use. In a capture it cannot.
         const bool loads = code == code_success && calls.load_function != nullptr;
         return loads ? calls.load_function(found) : code;
       });

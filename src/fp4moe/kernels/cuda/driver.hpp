@@ -8,7 +8,7 @@
 //                                    compiles for the others
 //
 // Everything happens in a device's primary context, the one that the CUDA runtime and frameworks
-// use: their streams and pointers are ours and the other way round.
+// use: streams and pointers of either side are valid on the other.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -65,12 +65,11 @@ std::span<const Cubin> cubins();
 // True if this build holds the kernels.
 bool is_built();
 
-// The source of the driver and of the kernels; tests put their own in.
+// Where the driver and the kernels come from. Tests give their own.
 struct DriverFrom {
   std::string library = "libcuda.so.1";
   std::span<const Cubin> kernels = cubins();
-  // None: FP4MOE_CUDA_KERNELS, else the fastest that runs on the device, of those that are taken
-  // without being asked for.
+  // None: that of FP4MOE_CUDA_KERNELS, else the fastest that runs on the device.
   std::optional<Family> family{};
   // Facts of another device, for tests of plans: shared memory of a block, SMs. 0: its own.
   std::uint64_t shared_bytes = 0;
@@ -80,8 +79,8 @@ struct DriverFrom {
 class Device;
 struct EntryPoints;
 
-// A device's context is this thread's as long as this lives. Frameworks have made it so before most
-// calls: then nothing is pushed, and nothing popped.
+// Makes the device's context current in this thread while this object lives. If it is current
+// already, nothing is pushed.
 class Current {
  public:
   Current(const EntryPoints& driver, void* context);
@@ -143,7 +142,7 @@ Result<Family> choose_family(const DeviceFacts& facts, const DriverFrom& from = 
 
 class Device : public std::enable_shared_from_this<Device> {
  public:
-  // Opens a device and loads the kernels; one object for each ordinal as long as anyone holds it.
+  // Opens a device and loads the kernels. While an ordinal is in use, all callers share one object.
   // Errors: those of devices() and choose_family(), cuda.ordinal, cuda.load.
   static Result<std::shared_ptr<const Device>> open(int ordinal);
   // A new object, of another driver or with other kernels.
@@ -156,16 +155,16 @@ class Device : public std::enable_shared_from_this<Device> {
   Family family() const { return family_; }
   // A kernel by its name. Errors: cuda.kernel.
   Result<Function> function(std::string_view name) const;
-  // Allows it that much dynamic shared memory.
+  // Allows the kernel that much dynamic shared memory.
   Result<Done> allow_shared(Function function, std::uint32_t bytes) const;
 
-  // Errors of all below: cuda.memory (out of it: ErrorCode::exhausted, with bytes wanted and free),
-  // cuda.failed with the driver's words.
+  // Errors of all below: cuda.memory (no memory is left: ErrorCode::exhausted, with the bytes that
+  // are wanted and free), cuda.failed with the driver's words.
   Result<Memory> allocate(std::size_t bytes) const;
   Result<Pinned> pin(std::size_t bytes) const;
   Result<std::uint64_t> free_bytes() const;
   Result<Done> launch(const Launch& launch, Stream stream) const;
-  // For several launches: the context is looked after once, and each is one call of the driver.
+  // For several launches: the context is made current once, then each launch is one driver call.
   Result<Current> enter() const;
   Result<Done> launch(const Launch& launch, Stream stream, const Current& inside) const;
   Result<Done> upload(std::byte* to, std::span<const std::byte> from, Stream stream) const;

@@ -128,8 +128,8 @@ void Device::drop_stream(Stream stream) const {
              [&](const EntryPoints& calls) { return calls.drop_stream(stream); });
 }
 
-// Captures of other threads go on undisturbed; this thread may not allocate or wait meanwhile,
-// which nothing that is captured does.
+// Does not disturb captures of other threads. Until the capture ends, this thread must not allocate
+// or wait; no work that is captured does.
 Result<Done> Device::begin_capture(Stream stream) const {
   return in_context(*state_->driver, state_->context, "begin the capture of a stream",
                     [&](const EntryPoints& calls) {

@@ -1,5 +1,5 @@
 // The functions of the CUDA driver that we call, looked up by name in its library. Their types are
-// spelt out here with plain numbers and pointers, so that building needs no header of the toolkit;
+// written here with plain numbers and pointers: a build needs no header of the toolkit.
 // entry_points_test.cpp compares them with the toolkit's where there is one.
 #pragma once
 #include <array>
@@ -13,7 +13,7 @@
 namespace fp4moe::kernels::cuda {
 
 using Code = int;            // CUresult
-using Address = std::byte*;  // CUdeviceptr, a number that is passed alike
+using Address = std::byte*;  // CUdeviceptr, a number passed like a pointer
 using Context = void*;
 using Module = void*;
 
@@ -119,11 +119,11 @@ struct EntryPoints {
   Code (*drop_event)(void* event);
 };
 
-// Opens the driver and looks all of them up; nothing is initialized. Errors: cuda.driver.
+// Opens the driver and finds all functions; initializes nothing. Errors: cuda.driver.
 Result<std::shared_ptr<const EntryPoints>> load_entry_points(const std::string& library);
 
-// Why something could not be done, in the driver's words: cuda.memory where memory ran out,
-// cuda.failed otherwise. `doing` goes on after "cannot".
+// The failure of a driver call, in the driver's words: cuda.memory if no memory is left, else
+// cuda.failed. `doing` follows "cannot" in the sentence.
 Error failure(const EntryPoints& driver, Code code, std::string_view doing);
 // "CUDA_ERROR_INVALID_VALUE (1): invalid argument"
 std::string words_of(const EntryPoints& driver, Code code);

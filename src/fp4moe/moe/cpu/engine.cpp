@@ -181,13 +181,13 @@ class Computation final : public Experts {
     const Unit& unit = space_.pass.units[assignment.unit];
     const std::size_t token = to.assignment - unit.first, padded = padded_tokens(unit.count);
     const tensor::Buffer& values = weights_.is_zipped() ? scratch.ordered : scratch.rounded;
-    kernel_.place(limbs_)({.values = values.as<std::int16_t>().data(),
-                           .first_column = to.chunk * kChunk,
-                           .columns = to.chunks * kChunk,
-                           .token = token,
-                           .tokens = unit.count,
-                           .chunks = to.panels.chunks,
-                           .panel = to.panels.panel(assignment.unit)});
+    kernel_.pack_tokens(limbs_)({.values = values.as<std::int16_t>().data(),
+                                 .first_column = to.chunk * kChunk,
+                                 .columns = to.chunks * kChunk,
+                                 .token = token,
+                                 .tokens = unit.count,
+                                 .chunks = to.panels.chunks,
+                                 .panel = to.panels.panel(assignment.unit)});
     float* steps = to.panels.steps(assignment.unit) + to.chunk * padded;
     const auto result = scratch.steps.as<float>();
     for (std::size_t c = 0; c < to.chunks; ++c) {
@@ -262,7 +262,7 @@ class Computation final : public Experts {
   void gemm1(const ExpertsCall& call) {
     const kernels::cpu::GemmFunction gemm = kernel_.gemm(problem_.shape.format, limbs_);
     const std::size_t projections = problem_.shape.gated() ? 2 : 1;
-    // One thread takes neighbours in memory: reading on is faster than starting elsewhere.
+    // One thread takes neighbors in memory: reading on is faster than starting elsewhere.
     pool_->run_stretches(
         space_.tasks.size(), [&](std::size_t begin, std::size_t end, std::size_t who) {
           Scratch& scratch = space_.threads[who];
@@ -270,7 +270,7 @@ class Computation final : public Experts {
             const Workspace::Task task = space_.tasks[index];
             const Unit& unit = space_.pass.units[task.unit];
             const CpuExpert& expert = weights_.at(unit.expert);
-            taken = neighbours(index, std::min(end - index, rows_at_once(unit) / kFirstRows));
+            taken = neighbors(index, std::min(end - index, rows_at_once(unit) / kFirstRows));
             const std::size_t first = task.chunk * kChunk * projections;
             const std::size_t rows =
                 std::min(taken * kChunk * projections, expert.w13.padded_rows - first);
@@ -286,16 +286,16 @@ class Computation final : public Experts {
         });
   }
 
-  // Rows of a GEMM: the fewer tokens, the more, because what follows a GEMM interrupts the
-  // reading of weights. Multiples of what a task has.
+  // GEMM rows per task: more for few tokens, because epilogues interrupt the stream of weights. A
+  // multiple of kFirstRows.
   std::size_t rows_at_once(const Unit& unit) const {
     constexpr std::size_t kMax = 24;
     if (weights_.is_mapped()) return kFirstRows;
     return std::clamp<std::size_t>(kGemmTokens / unit.count, 1, kMax) * kFirstRows;
   }
 
-  // The number of tasks from `index` on, at most `max`, that are one unit's neighbouring chunks.
-  std::size_t neighbours(std::size_t index, std::size_t max) const {
+  // The number of tasks from `index` on, at most `max`, that are one unit's neighboring chunks.
+  std::size_t neighbors(std::size_t index, std::size_t max) const {
     const Workspace::Task first = space_.tasks[index];
     std::size_t count = 1;
     while (count < max && space_.tasks[index + count].unit == first.unit &&
@@ -380,8 +380,8 @@ class Computation final : public Experts {
                       });
   }
 
-  // True if Marlin's rounded weight holds the global scale, too: not with a bias, which is added
-  // before, nor where no weight is applied.
+  // True if the global scale is part of Marlin's rounded weight. False with a bias (added before
+  // it) or without a weight.
   bool folds_global(const CpuExpert& expert, bool is_weighted) const {
     return problem_.numerics.weight == WeightRounding::bf16_with_global && is_weighted &&
            problem_.shape.format == WeightFormat::nvfp4 && expert.down_bias == nullptr;
@@ -411,8 +411,8 @@ class Computation final : public Experts {
     }
   };
 
-  // A task is a unit and some rows of its matrix. Where a token's values are summed, they are kept
-  // and added behind, by expert: an order that depends on nothing else.
+  // A task is a unit and some rows of its matrix. If a token's values are summed, they are stored
+  // first and then added by expert: the order is fixed.
   void gemm2(const ExpertsCall& call, OutputForm form, const MutableRows& out) {
     const bool sums = form == OutputForm::summed;
     const std::size_t hidden = problem_.shape.hidden, items = space_.pass.rows.size();
@@ -423,7 +423,7 @@ class Computation final : public Experts {
       const Output to{form, out, sums && !call.weight_on_input, first};
       pool_->run_stretches(
           space_.by_size.size() * parts, [&](std::size_t begin, std::size_t stop, std::size_t who) {
-            while (begin < stop) {  // neighbours of one unit at once
+            while (begin < stop) {  // neighbors of one unit at once
               const std::size_t part = begin % parts, count = std::min(parts - part, stop - begin);
               const std::size_t from = first + part * step;
               const std::size_t rows = std::min(count * step, end - from);

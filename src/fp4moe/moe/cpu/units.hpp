@@ -11,7 +11,7 @@
 
 namespace fp4moe::moe::cpu {
 
-// Assignments of a pass, about: it bounds only the workspace.
+// Approximate number of assignments in a pass. It bounds only the workspace.
 inline constexpr std::uint64_t kPassAssignments = 8192;
 
 struct CpuAssignment {

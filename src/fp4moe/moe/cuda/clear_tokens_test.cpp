@@ -1,5 +1,5 @@
-// That schemes of activations can be held to a narrow bound with the tokens chosen for it: float32
-// sums in another order stay within, everything that is computed otherwise is beyond.
+// Tokens chosen for a scheme of activations allow a narrow bound: float32 sums in another order are
+// within it, any other arithmetic exceeds it.
 #include "support/clear_tokens.hpp"
 
 #include <fmt/format.h>

@@ -257,6 +257,21 @@ CallPlan DeviceLayer::plan(const CallSize& size) const {
   return plan_call(*layer_, size, device_->family(), options_);
 }
 
+bool DeviceLayer::has_fp8_gemms() const {
+  return options_.allow_fp8 && computes_in_fp8(*layer_, device_->family());
+}
+
+std::string DeviceLayer::kernel() const {
+  const std::string_view id = problem_.numerics.id;
+  const bool is_own = id == "exact" || id == "native" || id == "fast";
+  const std::string_view family = kernels::cuda::name(device_->family());
+  std::string result =
+      is_own ? fmt::format("{}/exact", family) : fmt::format("{}/match:{}", family, id);
+  if (has_fp8_gemms())
+    result += problem_.quantizes == ActivationKey::fp8_token ? "+fp8_token" : "+fp8_block";
+  return result;
+}
+
 std::string_view DeviceLayer::kernel(const CallSize& size) const {
   if (device_->family() == Family::sm80) return "sm80/rows";
   const CallPlan found = plan(size);

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "fp4moe/base/result.hpp"
@@ -133,8 +134,13 @@ class DeviceLayer {
   Result<Done> apply(const DeviceCall& call, const Workspace& space,
                      kernels::cuda::Stream stream) const;
   // Rows of weights whose block scales span more than E4M3 holds: with one of them FP8 activations are
-  // multiplied in bf16.
+  // multiplied in bf16. Counted in gated MXFP4 layers on Hopper, else 0.
   std::uint64_t wide_rows() const;
+  // True if calls of many tokens are multiplied on FP8 tensor cores.
+  bool has_fp8_gemms() const;
+  // The kernels of all its calls, as text: "sm90/exact", "sm90/match:marlin", "sm90/exact+fp8_token"
+  // (on FP8 tensor cores).
+  std::string kernel() const;
   // The path that apply takes, as text: "sm90/decode", "sm90/fp8", "sm90/rows", "sm80/rows".
   std::string_view kernel(const CallSize& size) const;
 

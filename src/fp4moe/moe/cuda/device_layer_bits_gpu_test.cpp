@@ -51,8 +51,8 @@ TEST_F(DeviceLayerBits, EveryRunAndReplayGivesTheSameBits) {
   }
 }
 
-// Assignments come in any order to an expert of several tiles of unlike sizes, for every bound of tiles:
-// whichever of them a token falls into, its bits are the same.
+// An expert has several tiles of different sizes, for every max size of tiles, and assignments come
+// in any order. The bits of a token do not depend on the tile that it falls into.
 TEST_F(DeviceLayerBits, BitsDoNotDependOnTheTileThatATokenFallsInto) {
   const Sizes sizes{64, 192, 128};
   for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {

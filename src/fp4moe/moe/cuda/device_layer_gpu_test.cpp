@@ -84,7 +84,7 @@ TEST_F(DeviceLayers, AgreeWithTheReferenceForManyTokens) {
   }
 }
 
-// Later tiles of bf16 tokens are laid out by the product, those of float32 by gather.
+// Later tiles of bf16 tokens are written by the grouped GEMM, those of float32 tokens by gather.
 void expect_same_bits(const DeviceLayer& layer, const TestTokens& tokens, Upload& given,
                       const WorkspaceLimits& limits) {
   const std::uint64_t stride = tokens.hidden * sizeof(float);
@@ -132,8 +132,8 @@ TEST_F(DeviceLayers, TheDeferredGatherFillsTheSameTilesAsGather) {
       }
 }
 
-// Products that sort for themselves, up to the bounds of that, and after others: counters are 0
-// between calls.
+// Calls whose grouped GEMM sorts in its blocks, up to its limits, and other calls between them:
+// counters are 0 between calls.
 TEST_F(DeviceLayers, CallsOfAnySizeFollowEachOtherInOneWorkspace) {
   if (is_small()) GTEST_SKIP() << "few tokens only";
   for (const std::uint64_t experts : {96u, 640u, 641u})

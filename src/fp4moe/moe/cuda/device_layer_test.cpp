@@ -11,6 +11,7 @@
 #include "fp4moe/base/random.hpp"
 #include "fp4moe/formats/sm90_scale.hpp"
 #include "fp4moe/kernels/cuda/sm90/route/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/row_scales/params.hpp"
 #include "fp4moe/moe/cuda/plan.hpp"
 #include "support/fake_device.hpp"
 
@@ -93,6 +94,40 @@ TEST_F(DeviceLayers, Fp8ActivationsOfManyTokensAreASequenceOfTheirOwn) {
                                  "combine_f32"}));
     EXPECT_EQ(result->kernel({.tokens = 40, .top_k = 2}), "sm90/rows");
   }
+}
+
+TEST_F(DeviceLayers, TheKernelsNameNumericsAndFp8TensorCores) {
+  const TestLayer layer = weights();
+  const auto kernel = [&](std::string_view numerics, ActivationKey key,
+                          DeviceLayerOptions options = {}) {
+    ExpertsProblem given = problem(layer, numerics);
+    given.quantizes = key;
+    const auto result = DeviceLayer::make(device_, given, layer.source(), options);
+    EXPECT_TRUE(result) << text(result.why());
+    return result ? result->kernel() : std::string();
+  };
+  EXPECT_EQ(kernel("exact", ActivationKey::none), "sm90/exact");
+  EXPECT_EQ(kernel("native", ActivationKey::mxfp8), "sm90/exact");
+  EXPECT_EQ(kernel("marlin", ActivationKey::none), "sm90/match:marlin");
+  EXPECT_EQ(kernel("exact", ActivationKey::fp8_token), "sm90/exact+fp8_token");
+  EXPECT_EQ(kernel("native", ActivationKey::fp8_block128), "sm90/exact+fp8_block");
+  EXPECT_EQ(kernel("exact", ActivationKey::fp8_token, {.allow_fp8 = false}), "sm90/exact");
+}
+
+TEST_F(DeviceLayers, OneWideRowSendsFp8ActivationsToTheKernelsForBf16) {
+  const TestLayer layer = weights();
+  fake_->run = [](const kernels::cuda::FakeLaunch& launch, const void* params) {
+    if (launch.kernel == "fp4moe_sm90_row_scales")
+      *static_cast<const sm90::RowScalesParams*>(params)->wide_rows = 1;
+  };
+  ExpertsProblem given = problem(layer, "native");
+  given.quantizes = ActivationKey::fp8_token;
+  const auto result = DeviceLayer::make(device_, given, layer.source());
+  ASSERT_TRUE(result) << text(result.why());
+  EXPECT_EQ(result->wide_rows(), 1u);
+  EXPECT_FALSE(result->has_fp8_gemms());
+  EXPECT_EQ(result->kernel(), "sm90/exact");
+  EXPECT_EQ(result->kernel({.tokens = 200, .top_k = 2}), "sm90/rows");
 }
 
 TEST_F(DeviceLayers, TokensThatAreFineAsTheyAreAreNotRounded) {

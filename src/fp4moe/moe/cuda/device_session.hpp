@@ -22,6 +22,7 @@ namespace fp4moe::moe::cuda {
 
 // The layer that an engine's experts compute with; null where they are not on a device.
 std::shared_ptr<const DeviceLayer> device_layer(const std::shared_ptr<const Experts>& experts);
+const DeviceLayer* device_layer(const Experts* experts);
 
 struct SessionOptions {
   // Options of the router; none: calls bring ids. run() reports a router that the device does not

@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/moe/cuda/device_layer.hpp"
@@ -38,12 +36,7 @@ class Computation final : public Experts {
   const DeviceLayer& layer() const { return layer_; }
   const ExpertsProblem& problem() const override { return layer_.problem(); }
   std::string_view engine() const override { return "cuda"; }
-  std::string kernel() const override {
-    const std::string_view id = problem().numerics.id;
-    const bool is_own = id == "exact" || id == "native" || id == "fast";
-    const std::string_view family = kernels::cuda::name(device_->family());
-    return is_own ? fmt::format("{}/exact", family) : fmt::format("{}/match:{}", family, id);
-  }
+  std::string kernel() const override { return layer_.kernel(); }
 
   Result<Done> compute(const ExpertsCall& call, OutputForm form, const MutableRows& out) override {
     if (const auto fine = check(problem(), call, form, out); !fine) return fine.why();
@@ -300,9 +293,13 @@ class Computation final : public Experts {
 
 }  // namespace
 
+const DeviceLayer* device_layer(const Experts* experts) {
+  const auto* found = dynamic_cast<const Computation*>(experts);
+  return found == nullptr ? nullptr : &found->layer();
+}
 std::shared_ptr<const DeviceLayer> device_layer(const std::shared_ptr<const Experts>& experts) {
-  const auto* found = dynamic_cast<const Computation*>(experts.get());
-  return found == nullptr ? nullptr : std::shared_ptr<const DeviceLayer>(experts, &found->layer());
+  const DeviceLayer* found = device_layer(experts.get());
+  return found == nullptr ? nullptr : std::shared_ptr<const DeviceLayer>(experts, found);
 }
 
 Result<std::unique_ptr<Experts>> CudaEngine::make(const ExpertsProblem& problem,

@@ -43,11 +43,17 @@ constexpr Sm80TileRow kSm80TileRows[] = {{20, sm80::kTileSizes[0]}, {56, sm80::k
 constexpr std::uint32_t kMaxSm80Tile = sm80::kTileSizes[2];
 static_assert(sm80::kTileSizes[0] >= kTileRows[0].tokens);  // of max_tiles
 
-// Quantization has the same keys in the same order, but for the last, which check_quantizing refuses.
+// Quantization has the same keys in the same order, except the last: check_quantizing refuses it.
 constexpr sm90::Quantization quantization_of(ActivationKey key) {
   return static_cast<sm90::Quantization>(key);
 }
-static_assert(quantization_of(ActivationKey::nvfp4) == sm90::Quantization::nvfp4 &&
+static_assert(quantization_of(ActivationKey::none) == sm90::Quantization::none &&
+              quantization_of(ActivationKey::mxfp8) == sm90::Quantization::mxfp8 &&
+              quantization_of(ActivationKey::mxfp4) == sm90::Quantization::mxfp4 &&
+              quantization_of(ActivationKey::nvfp4) == sm90::Quantization::nvfp4 &&
+              quantization_of(ActivationKey::fp8_static_tensor) ==
+                  sm90::Quantization::fp8_static_tensor &&
+              quantization_of(ActivationKey::fp8_block128) == sm90::Quantization::fp8_block128 &&
               quantization_of(ActivationKey::fp8_token) == sm90::Quantization::fp8_token);
 
 Result<Done> check_quantizing(ActivationKey key) {
@@ -72,8 +78,8 @@ Result<Done> check_limits(const checkpoint::MoeShape& shape) {
 }
 
 // LoRA and one scale per row need a row of h in shared memory.
-Result<Done> check_row_fits(std::uint64_t k_blocks, std::uint64_t rank, std::uint64_t max) {
-  const std::uint64_t bytes = sm90::activate_row_bytes(k_blocks, rank);
+Result<Done> check_row_fits(std::uint32_t k_blocks, std::uint64_t rank, std::uint64_t max) {
+  const std::uint64_t bytes = sm90::ActivateSharedStorage::bytes(k_blocks, rank);
   if (bytes <= max) return Done{};
   return usage("cuda.limits", "a row of the activation's output does not fit into shared memory")
       .expects(fmt::format("at most {} bytes", max), fmt::format("{}", bytes))
@@ -107,8 +113,9 @@ bool has_fused_activation(const sm90::LayerParams& layer, Family family) {
   return is_epilogue_activation(layer) && has_small_blocks && layer.input_scales_each == 0;
 }
 
-// FP8 tensor cores pay off from these means of assignments of an expert on (docs/cuda-results.md): below,
-// the time goes into reading and dequantizing weights.
+// FP8 tensor cores are taken if the mean number of assignments of an expert is at least so high: between
+// measured numbers (docs/cuda-results.md). With fewer, reading and dequantizing weights takes most of
+// the time.
 constexpr std::uint64_t kMinFp8Mean = 24, kMinFp8BlockMean = 96;
 std::uint64_t min_fp8_mean(const sm90::LayerParams& layer) {
   return layer.quantization == sm90::Quantization::fp8_token ? kMinFp8Mean : kMinFp8BlockMean;
@@ -340,7 +347,7 @@ Result<WorkspacePlan> plan_workspace(const sm90::LayerParams& layer, const Works
   if (key.has_fused_activation && is_sm90) {
     const auto sorted = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(assignments, sm90::kMaxBlockSortAssignments));
-    set(Region::block_sort, blocks * sm90::block_sort_bytes(sorted, key.experts));
+    set(Region::block_sort, blocks * sm90::BlockSortStorage::global_bytes(sorted, key.experts));
   }
   set(Region::x, row_bytes(rows, key.w13_k_blocks, 2));
   set(Region::y, std::max(row_bytes(rows, key.w2_m_blocks, 2),

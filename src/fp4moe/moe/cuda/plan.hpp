@@ -1,6 +1,6 @@
 // Which kernels a call runs on a device and how much memory it takes: pure functions of the layer's
-// shape, its numerics, the number of tokens and the kernels' family. They ask no device and depend on
-// no values, but for one: FP8 kernels are chosen if every row of the weights fits into E4M3, which is
+// shape, its numerics, the number of tokens and the kernels' family. They ask no device. One fact
+// about values counts: FP8 kernels are chosen if every row of the weights fits into E4M3, which is
 // found when the layer is loaded.
 //
 //   path      when
@@ -27,8 +27,8 @@ namespace sm90 = kernels::cuda::sm90;
 namespace sm80 = kernels::cuda::sm80;
 using kernels::cuda::Family;
 
-// Max shared memory of activate, where it keeps a row of h (LoRA, one scale per row), beside its
-// static shared memory.
+// Max dynamic shared memory of activate, where it keeps a row of h (LoRA, one scale per row). It
+// also has static shared memory.
 inline constexpr std::uint32_t kActivateMaxShared = 224 * 1024;
 constexpr std::uint64_t activate_max_shared(std::uint64_t device_shared_bytes) {
   constexpr std::uint64_t kStatic = 3 * 1024;

@@ -41,7 +41,7 @@ TEST(Plan, RowsOfW13FillWholeKBlocksOfW2) {
   EXPECT_EQ(oss.w2.m_blocks, 45);
   EXPECT_EQ(oss.w2.k_blocks, 45);
   EXPECT_EQ(oss.w13.expert_bytes, 90 * 45 * 2176);
-  // 96 columns of h are two units: all four groups of rows exist, though rows end in the third.
+  // 96 columns of h are two K blocks: all four M blocks exist, though the rows end in the third.
   const sm90::LayerParams ragged = layer_of(problem_of(3, 160, 96));
   EXPECT_EQ(ragged.w13.m_blocks, 4);
   EXPECT_EQ(ragged.w13.k_blocks, 3);
@@ -177,8 +177,8 @@ TEST(Plan, NoRoutingMakesMoreRowsThanAreReserved) {
   for (int round = 0; round < 300; ++round) {
     const std::uint64_t experts = 1 + random.next() % 512, assignments = random.next() % 4000;
     std::vector<std::uint64_t> counts(experts, 0);
-    const std::uint64_t favoured = 1 + random.next() % experts;
-    for (std::uint64_t i = 0; i < assignments; ++i) ++counts[random.next() % favoured];
+    const std::uint64_t favored = 1 + random.next() % experts;
+    for (std::uint64_t i = 0; i < assignments; ++i) ++counts[random.next() % favored];
     std::uint64_t tiles = 0;
     EXPECT_LE(rows_for(counts, tiles), max_rows(assignments, experts));
     EXPECT_LE(tiles, max_tiles(assignments, experts));
@@ -204,12 +204,12 @@ TEST(Plan, RegionsOfAWorkspaceDoNotOverlapAndGrowWithTokens) {
 
 TEST(Plan, GatherFillsTheTilesOfTwoWorkTilesForEveryBlock) {
   const sm90::LayerParams oss = layer_of(problem_of(128, 2880, 2880));
-  EXPECT_EQ(initial_tiles(oss, 128, 132), 13);  // 23 pieces of a tile
+  EXPECT_EQ(initial_tiles(oss, 128, 132), 13);  // 23 work tiles of a token tile
   EXPECT_EQ(initial_tiles(oss, 192, 132), 10);  // 30
   EXPECT_EQ(initial_tiles(layer_of(problem_of(4, 64, 64)), 128, 132), 265);
 }
 
-// The table of docs/cuda.md, on a device of 132 multiprocessors.
+// The table of docs/cuda.md, on a device of 132 SMs.
 std::string memory_table() {
   struct Model {
     std::string_view name;

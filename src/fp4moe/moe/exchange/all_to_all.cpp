@@ -38,32 +38,19 @@ class AllToAll final : public RankedExchange {
     tokens_ = tokens.x.rows;
     top_k_ = tokens.top_k;
     find_targets(tokens);
-    std::vector<std::uint64_t> mine{tokens.adapters.empty() ? 0u : 1u};
-    for (const auto& list : sent_) mine.push_back(list.size());
-    const auto numbers = meet(ranks_, describe(tokens, options, traits(), group_), mine);
-    if (!numbers) return numbers.why();
-    bool any_adapters = false;
-    received_.clear();
-    for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank) {
-      any_adapters = any_adapters || (*numbers)[rank * mine.size()] != 0;
-      received_.push_back((*numbers)[rank * mine.size() + 1 + ranks_.rank()]);
-    }
+    const auto shared =
+        share_counts(tokens, describe(tokens, options, traits(), group_), sent_, counts_);
+    if (!shared) return shared.why();
 
     RowCodec codec(tokens.x, options.quantizer);
     const TokenShape shape{.row = codec.packed_bytes(),
                            .ids = top_k_,
                            .weights = options.weight_on_input ? 0 : top_k_,
-                           .adapters = any_adapters ? 1u : 0u};
+                           .adapters = counts_.has_adapters ? 1u : 0u};
     parcel_.step = "dispatch";
-    parcel_.send_bytes.clear();
-    parcel_.receive_bytes.clear();
-    std::uint64_t bytes = 0;
-    for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank) {
-      parcel_.send_bytes.push_back(sent_[rank].size() * shape.bytes());
-      parcel_.receive_bytes.push_back(received_[rank] * shape.bytes());
-      bytes += parcel_.send_bytes.back();
-    }
-    if (const auto done = reserve(parcel_.send, bytes); !done) return done.why();
+    if (const auto done = size_parcel(parcel_, counts_.sent, counts_.received, shape.bytes());
+        !done)
+      return done.why();
     pack(tokens, options, shape, codec);
     if (const auto done = ranks_.all_to_all(parcel_); !done) return done.why();
     return unpack(shape, codec);
@@ -117,15 +104,15 @@ class AllToAll final : public RankedExchange {
 
   Result<Prepared> unpack(const TokenShape& shape, RowCodec& codec) {
     rows_ = 0;
-    for (const std::uint64_t count : received_) rows_ += count;
+    for (const std::uint64_t count : counts_.received) rows_ += count;
     if (const auto done = reserve(x_, rows_ * codec.arrived_bytes()); !done) return done.why();
     const MutableRows x = codec.arrived(x_, rows_);
     ids_.resize(rows_ * top_k_);
     weights_.assign(rows_ * top_k_, 1.0f);
     adapters_.resize(rows_ * shape.adapters);
     std::uint64_t begin = 0;
-    for (std::uint64_t rank = 0; rank < ranks_.size(); begin += received_[rank++]) {
-      const std::uint64_t count = received_[rank];
+    for (std::uint64_t rank = 0; rank < ranks_.size(); begin += counts_.received[rank++]) {
+      const std::uint64_t count = counts_.received[rank];
       if (count == 0) continue;
       const Fields<const std::byte> from(shape, parcel_.received_from(rank).data(), count);
       for (std::uint64_t row = 0; row < count; ++row)
@@ -149,11 +136,8 @@ class AllToAll final : public RankedExchange {
       return fine.why();
     const std::uint64_t row_bytes = out.columns * element_bytes(out.dtype);
     parcel_.step = "combine";
-    for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank) {
-      parcel_.send_bytes[rank] = received_[rank] * row_bytes;
-      parcel_.receive_bytes[rank] = sent_[rank].size() * row_bytes;
-    }
-    if (const auto done = reserve(parcel_.send, rows_ * row_bytes); !done) return done.why();
+    if (const auto done = size_parcel(parcel_, counts_.received, counts_.sent, row_bytes); !done)
+      return done.why();
     const MutableRows back{parcel_.send.data(), out.dtype, rows_, out.columns, row_bytes};
     Result<Done> summed = Done{};
     if (output.form == OutputForm::summed)
@@ -196,8 +180,8 @@ class AllToAll final : public RankedExchange {
   Threads threads_;
   std::uint64_t tokens_ = 0, top_k_ = 0;
   std::vector<std::vector<std::uint64_t>> sent_{};  // tokens that went to each rank
-  std::vector<std::uint64_t> received_{};           // tokens that came from each rank
-  std::uint64_t rows_ = 0;                          // their sum
+  RowCounts counts_{};
+  std::uint64_t rows_ = 0;  // that came from all ranks
   Parcel parcel_{};
   tensor::Buffer x_{};
   std::vector<std::int32_t> ids_{}, adapters_{};

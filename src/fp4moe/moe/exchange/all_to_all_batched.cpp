@@ -52,30 +52,17 @@ class AllToAllBatched final : public RankedExchange {
           .expects(fmt::format("at most {}", max_tokens_), fmt::format("{}", tokens.x.rows))
           .try_this("Raise the maximum number of tokens per rank, or compute fewer at a time");
     assign(tokens, options);
-    std::vector<std::uint64_t> mine{tokens.adapters.empty() ? 0u : 1u};
-    for (const auto& list : sent_) mine.push_back(list.size());
-    const auto numbers = meet(ranks_, describe(tokens, options, traits(), group_), mine);
-    if (!numbers) return numbers.why();
-    bool any_adapters = false;
-    received_.clear();
-    for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank) {
-      any_adapters = any_adapters || (*numbers)[rank * mine.size()] != 0;
-      received_.push_back((*numbers)[rank * mine.size() + 1 + ranks_.rank()]);
-    }
+    const auto shared =
+        share_counts(tokens, describe(tokens, options, traits(), group_), sent_, counts_);
+    if (!shared) return shared.why();
 
     RowCodec codec(tokens.x, options.quantizer);
     const TokenShape shape{
-        .row = codec.packed_bytes(), .ids = 1, .adapters = any_adapters ? 1u : 0u};
+        .row = codec.packed_bytes(), .ids = 1, .adapters = counts_.has_adapters ? 1u : 0u};
     parcel_.step = "dispatch to batches";
-    parcel_.send_bytes.clear();
-    parcel_.receive_bytes.clear();
-    std::uint64_t bytes = 0;
-    for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank) {
-      parcel_.send_bytes.push_back(sent_[rank].size() * shape.bytes());
-      parcel_.receive_bytes.push_back(received_[rank] * shape.bytes());
-      bytes += parcel_.send_bytes.back();
-    }
-    if (const auto done = reserve(parcel_.send, bytes); !done) return done.why();
+    if (const auto done = size_parcel(parcel_, counts_.sent, counts_.received, shape.bytes());
+        !done)
+      return done.why();
     pack(tokens, options, shape, codec);
     if (const auto done = ranks_.all_to_all(parcel_); !done) return done.why();
     return unpack(shape, codec);
@@ -134,8 +121,8 @@ class AllToAllBatched final : public RankedExchange {
     places_.clear();
     for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank) {
       const Fields<const std::byte> from(shape, parcel_.received_from(rank).data(),
-                                         received_[rank]);
-      for (std::uint64_t i = 0; i < received_[rank]; ++i) {
+                                         counts_.received[rank]);
+      for (std::uint64_t i = 0; i < counts_.received[rank]; ++i) {
         std::int32_t local = 0;
         std::memcpy(&local, from.ids + 4 * i, 4);
         const auto expert = static_cast<std::uint64_t>(local);
@@ -161,11 +148,7 @@ class AllToAllBatched final : public RankedExchange {
     if (const auto fine = check_output(output, out, {tokens_, rows, 1}); !fine) return fine.why();
     const std::uint64_t row_bytes = out.columns * element_bytes(out.dtype);
     parcel_.step = "combine batches";
-    for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank) {
-      parcel_.send_bytes[rank] = received_[rank] * row_bytes;
-      parcel_.receive_bytes[rank] = sent_[rank].size() * row_bytes;
-    }
-    if (const auto done = reserve(parcel_.send, places_.size() * row_bytes); !done)
+    if (const auto done = size_parcel(parcel_, counts_.received, counts_.sent, row_bytes); !done)
       return done.why();
     const MutableRows back{parcel_.send.data(), out.dtype, places_.size(), out.columns, row_bytes};
     for (std::uint64_t i = 0; i < places_.size(); ++i)
@@ -197,10 +180,10 @@ class AllToAllBatched final : public RankedExchange {
   Owners owners_;
   std::uint64_t tokens_ = 0;
   std::vector<Choice> choices_{};
-  std::vector<std::vector<Sent>> sent_{};     // to each rank
+  std::vector<std::vector<Sent>> sent_{};  // to each rank
+  RowCounts counts_{};
   std::vector<Return> returns_{};             // of each token in turn
   std::vector<std::uint64_t> returns_end_{};  // behind the last of a token
-  std::vector<std::uint64_t> received_{};     // rows from each rank
   std::vector<std::uint64_t> places_{};       // of the received rows in the batches
   Parcel parcel_{};
   Batches batches_{};

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -22,6 +23,7 @@
 
 #include <fmt/format.h>
 #include <mpi.h>
+#include <unistd.h>
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/thrown.hpp"
@@ -107,7 +109,20 @@ class Watch {
   }
 
  private:
-  void look() {
+  // An exception on a thread of its own would abort. Without memory for an error, its words are
+  // fixed.
+  void look() noexcept {
+    try {
+      wait_for_end();
+    } catch (const std::exception&) {
+      constexpr std::string_view kWords =
+          "fp4moe: out of memory while MPI waits for other ranks [memory.exhausted]\n";
+      [[maybe_unused]] const auto written = write(STDERR_FILENO, kWords.data(), kWords.size());
+      std::_Exit(static_cast<int>(ErrorCode::exhausted));
+    }
+  }
+
+  void wait_for_end() {
     constexpr auto kLook = std::chrono::milliseconds(100);  // between two checks for an interrupt
     const auto deadline = Clock::now() + deadline_;
     std::unique_lock lock(mutex_);
@@ -162,7 +177,13 @@ class MpiRank final : public Communicator {
         through_(size) {
     through_[rank] = 0;
   }
-  ~MpiRank() override { close(); }
+  ~MpiRank() override {
+    try {
+      close();
+    } catch (const std::exception&) {  // no memory to tell the others: mpirun notices
+      leave_in_flight();
+    }
+  }
   std::string_view name() const override { return "mpi"; }
 
  protected:
@@ -390,7 +411,7 @@ class MpiRank final : public Communicator {
   }
 
   // MPI's own memory outlives this object, and so must what it points to.
-  void leave_in_flight() {
+  void leave_in_flight() noexcept {
     for (auto& flight : kept_) [[maybe_unused]] auto* left = flight.release();
     for (auto& notice : notices_) [[maybe_unused]] auto* left = notice.release();
   }

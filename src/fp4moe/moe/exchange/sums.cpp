@@ -76,18 +76,18 @@ void RowSum::add(const Term& term, const MutableRows& out, std::uint64_t row) {
   write(terms, out, row);
 }
 
-Result<Done> sum_assignments(const Assignments& assignments, const MutableRows& out) {
+Result<Done> sum_assignments(const WeightedRows& weighted, const MutableRows& out) {
   if (out.rows == 0) return Done{};
-  ConstRows rows = assignments.rows;
+  ConstRows rows = weighted.rows;
   rows.columns = out.columns;  // padding is cut off
   return weigh_and_reduce(ReducePolicy::contiguous,
                           {.rows = rows,
-                           .top_k = assignments.top_k,
-                           .ids = assignments.ids,
-                           .weights = assignments.weights,
-                           .experts = assignments.owners->map.size(),
-                           .expert_map = assignments.owners->map},
-                          *assignments.pool, out);
+                           .top_k = weighted.top_k,
+                           .ids = weighted.ids,
+                           .weights = weighted.weights,
+                           .experts = weighted.owners->map.size(),
+                           .expert_map = weighted.owners->map},
+                          *weighted.pool, out);
 }
 
 void copy_rows(const ConstRows& from, const MutableRows& to) {

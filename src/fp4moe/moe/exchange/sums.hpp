@@ -41,7 +41,7 @@ class RowSum {
 
 // Sums the experts' rows of assignments to rows of tokens: [rows * top_k, H] to [rows, H]. Assignments
 // of experts that are not here hold anything and are not read.
-struct Assignments {
+struct WeightedRows {
   ConstRows rows{};
   std::uint64_t top_k = 0;
   std::span<const std::int32_t> ids{};
@@ -49,7 +49,7 @@ struct Assignments {
   const Owners* owners = nullptr;
   ThreadPool* pool = nullptr;
 };
-Result<Done> sum_assignments(const Assignments& assignments, const MutableRows& out);
+Result<Done> sum_assignments(const WeightedRows& weighted, const MutableRows& out);
 
 // Rows in another type, or cut to fewer columns; nothing when both are the same memory.
 void copy_rows(const ConstRows& from, const MutableRows& to);

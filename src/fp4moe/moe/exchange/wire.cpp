@@ -27,7 +27,7 @@ Result<Done> check_choices(const Tokens& tokens, const PrepareOptions& options) 
         .expects(fmt::format("{} x {} of each", rows, tokens.top_k),
                  fmt::format("{} ids and {} weights", tokens.ids.size(), tokens.weights.size()));
   if (options.weight_on_input && tokens.top_k != 1)
-    return usage("exchange.weight_on_input", "a router weight goes on the input of one expert only")
+    return usage("exchange.weight_on_input", "weights on the input need top_k 1")
         .expects("top_k 1", fmt::format("top_k {}", tokens.top_k));
   return Done{};
 }
@@ -42,7 +42,7 @@ Result<Done> check_logits(const Tokens& tokens, const PrepareOptions& options,
     return usage("exchange.weight_on_input", "a kernel that routes by itself weighs by itself")
         .expects("ids and weights", "logits");
   if (tokens.logits.rows != tokens.x.rows)
-    return usage("exchange.logits", "there is not one row of logits per token")
+    return usage("exchange.logits", "wrong number of rows of logits")
         .expects(fmt::format("{} rows", tokens.x.rows), fmt::format("{}", tokens.logits.rows));
   return check_rows(tokens.logits, "logits", tokens.logits.columns);
 }
@@ -116,7 +116,7 @@ Result<Done> check_tokens(const Tokens& tokens, const PrepareOptions& options,
       !fine)
     return fine;
   if (!tokens.adapters.empty() && tokens.adapters.size() != tokens.x.rows)
-    return usage("exchange.adapters", "there is not one adapter per token")
+    return usage("exchange.adapters", "wrong number of adapters")
         .expects(fmt::format("none or {}", tokens.x.rows),
                  fmt::format("{}", tokens.adapters.size()));
   if (options.deferred && !traits.takes_unquantized)

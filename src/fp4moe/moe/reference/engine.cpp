@@ -11,7 +11,7 @@
 namespace fp4moe::moe::reference {
 namespace {
 
-// Assignments computed at once: what bounds the workspace, and nothing else.
+// Assignments computed at once. It bounds only the workspace.
 constexpr std::uint64_t kAssignments = 256;
 
 // (A x): the small half of a low-rank addition.
@@ -298,8 +298,8 @@ class Computation final : public ReferenceExperts {
     return trace_ != nullptr && trace_->assignment == assignment.number;
   }
 
-  // True if Marlin's rounded weight holds the global scale, too: not with a bias, which is added
-  // before, nor where no weight is applied.
+  // True if the global scale is part of Marlin's rounded weight. False with a bias (added before
+  // it) or without a weight.
   bool folds_global(const ExpertsCall& call, const StoredExpert& expert, OutputForm form) const {
     return problem_.numerics.weight == WeightRounding::bf16_with_global &&
            problem_.shape.format == formats::WeightFormat::nvfp4 && expert.w2_bias.empty() &&

@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, EveryShape,
                                   std::string(name(chosen.param.activation));
                          });
 
-TEST(Reference, RowsDoNotDependOnTheirNeighbours) {
+TEST(Reference, RowsDoNotDependOnTheirNeighbors) {
   const TestLayer layer(shape_of(WeightFormat::mxfp4, 64, 32), Activation::silu, 5);
   const TestTokens tokens(130, 64, 2, 5, 6);
   for (const Numerics& row : kNumerics) {

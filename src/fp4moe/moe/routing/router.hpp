@@ -77,7 +77,7 @@ class Router {
   std::uint64_t columns() const { return options_.experts + options_.zero_experts; }
   std::uint64_t assignments_per_token() const { return options_.top_k + options_.shared_experts; }
   bool is_grouped() const;
-  RowPlan plan() const;  // rows.hpp; lives no longer than this
+  RowPlan plan() const;  // rows.hpp; valid as long as this object
 
   // Nothing is allocated. Errors are about sizes, types and token ids (routing.input); then nothing
   // was written.

@@ -1,5 +1,5 @@
 // The fast way through a row. Scores that grow with the logit need not be computed to be compared:
-// logits are, and it is enough to show that neighbours in their order have scores that differ by
+// logits are, and it is enough to show that neighbors in their order have scores that differ by
 // more than a rounding. Keys with a bias, or in groups, are approximated and must differ by more
 // than the approximation's error.
 #include <algorithm>

@@ -1,7 +1,6 @@
-// The largest keys of a row, one after the other, equal ones by their place. Float keys become
-// integers of the same order, so that one comparison decides; blocks of sixteen remember their
-// largest, so that taking one looks at the blocks' and at one block's keys only. Blocks are four
-// vectors of four: what compilers know of any CPU.
+// The largest keys of a row, in order; ties by index. Keys are integers in float order. Each block
+// of 16 keeps its maximum, so a selection reads the maxima and one block. A block is four vectors
+// of four, which compilers have on any CPU.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -60,9 +59,10 @@ inline std::uint32_t equal_in_block(const std::int32_t* block, std::int32_t valu
   return bits_of(lanes_at(block) == wanted, lanes_at(block + 4) == wanted,
                  lanes_at(block + 8) == wanted, lanes_at(block + 12) == wanted);
 }
-// The block's largest but for that place: not by writing and reading it again, which would wait.
-inline std::int32_t largest_without(const std::int32_t* block, std::int32_t place) noexcept {
-  const Lanes out = all_lanes(place), none = all_lanes(kTaken);
+// The maximum of the block without that index. Not through memory: a store before the load would
+// stall.
+inline std::int32_t largest_without(const std::int32_t* block, std::int32_t index) noexcept {
+  const Lanes out = all_lanes(index), none = all_lanes(kTaken);
   Lanes max = none;
   Lanes number{0, 1, 2, 3};
   for (std::size_t i = 0; i < kBlock; i += 4) {

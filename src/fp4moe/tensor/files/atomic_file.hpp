@@ -90,4 +90,24 @@ class AtomicFolder {
   bool is_kept_ = false, is_whole_ = false;
 };
 
+// A folder that several folders are written into, one after the other. One that create() made is
+// removed again if it is still empty at the end.
+class ParentFolder {
+ public:
+  ParentFolder() = default;
+  // Makes the folder, or takes one that is there and that only this user may change. Errors:
+  // folder.create, folder.exists (no folder), folder.foreign.
+  static Result<ParentFolder> create(const std::string& path);
+
+  ParentFolder(ParentFolder&& other) noexcept;
+  ParentFolder& operator=(ParentFolder&& other) noexcept;
+  ParentFolder(const ParentFolder&) = delete;
+  ParentFolder& operator=(const ParentFolder&) = delete;
+  ~ParentFolder();
+
+ private:
+  std::string path_{};
+  bool is_new_ = false;
+};
+
 }  // namespace fp4moe::tensor

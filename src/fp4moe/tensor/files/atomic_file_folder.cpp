@@ -38,7 +38,7 @@ Error busy(const std::string& path, const std::string& staging) {
 
 Error foreign(const std::string& path, const std::string& staging, std::string_view fact) {
   return error(ErrorCode::failed, "folder.foreign",
-               "the folder to prepare the output in is not ours")
+               "the staging folder belongs to another user or program")
       .in(path)
       .expects(staging + " of this user, closed to all others", fact)
       .try_this("remove that folder, or choose a place where only you can write");
@@ -117,7 +117,7 @@ Result<Done> AtomicFolder::check_target() const {
   struct stat status {};
   if (fstatat(parent_, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
     if (errno == ENOENT) return Done{};
-    return file_error("folder.create", "cannot look at", errno).in(path_);
+    return file_error("folder.create", "cannot stat", errno).in(path_);
   }
   const auto exists = [this](std::string_view found) {
     return usage("folder.exists", "would be overwritten")
@@ -128,10 +128,10 @@ Result<Done> AtomicFolder::check_target() const {
   if (!S_ISDIR(status.st_mode)) return exists("something that is not a folder");
   const Descriptor target(
       openat(parent_, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!target) return file_error("folder.create", "cannot look into", errno).in(path_);
+  if (!target) return file_error("folder.create", "cannot list", errno).in(path_);
   std::vector<std::string> names;
   if (const auto failure = list_names(target.get(), names))
-    return file_error("folder.create", "cannot look into", failure->why).in(path_);
+    return file_error("folder.create", "cannot list", failure->why).in(path_);
   if (!names.empty()) return exists("a folder with files");
   return Done{};
 }
@@ -284,6 +284,50 @@ Result<Done> AtomicFolder::commit() {
   if (!flush_folder_at(parent_))
     return named_but("folder.flush", "the folder around it cannot be flushed", errno).in(path_);
   return Done{};
+}
+
+// Others may not write into it, whatever the umask: they could exchange a finished folder.
+Result<ParentFolder> ParentFolder::create(const std::string& path) {
+  ParentFolder folder;
+  folder.path_ = without_trailing_slashes(path);
+  folder.is_new_ = mkdir(folder.path_.c_str(), 0755) == 0;
+  if (!folder.is_new_ && errno != EEXIST)
+    return file_error("folder.create", "cannot create a folder here", errno).in(path);
+  const auto foreign_parent = [&](std::string_view fact) {
+    return error(ErrorCode::failed, "folder.foreign", "others may change the output folder")
+        .in(path)
+        .expects("a folder of this user that no other may write to", fact)
+        .try_this("choose another name, or take the others' rights away: chmod go-w " +
+                  folder.path_);
+  };
+  const Descriptor opened(
+      open(folder.path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!opened) {
+    const int why = errno;
+    struct stat status {};
+    if (lstat(folder.path_.c_str(), &status) == 0 && !S_ISDIR(status.st_mode))
+      return usage("folder.exists", "would be overwritten")
+          .in(path)
+          .expects("a free name or a folder", "something that is not a folder")
+          .try_this("choose another name, or remove it first");
+    if (why == EACCES && status.st_uid != geteuid()) return foreign_parent("one of another user");
+    return file_error("folder.create", "cannot open the folder", why).in(path);
+  }
+  if (const auto fact = distrust(opened.get())) return foreign_parent(*fact);
+  return folder;
+}
+
+ParentFolder::ParentFolder(ParentFolder&& other) noexcept
+    : path_(std::move(other.path_)), is_new_(std::exchange(other.is_new_, false)) {}
+
+ParentFolder& ParentFolder::operator=(ParentFolder&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(is_new_, other.is_new_);
+  return *this;
+}
+
+ParentFolder::~ParentFolder() {
+  if (is_new_) rmdir(path_.c_str());  // fails where it holds something
 }
 
 }  // namespace fp4moe::tensor

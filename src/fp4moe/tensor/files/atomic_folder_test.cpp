@@ -322,5 +322,66 @@ TEST(AtomicFolder, OfAKilledWriterIsAbsentAndItsRestsAreRemoved) {
   }
 }
 
+TEST(ParentFolder, GoesAgainWhereNothingCameOfIt) {
+  const TemporaryFolder folder;
+  { ASSERT_TRUE(ParentFolder::create(folder / "out/")); }
+  EXPECT_TRUE(folder.names().empty());
+  {
+    const Result<ParentFolder> result = ParentFolder::create(folder / "out");
+    ASSERT_TRUE(result);
+    write_text(folder / "out/a", "1");
+  }
+  EXPECT_EQ(read_text(folder / "out/a"), "1");
+  std::filesystem::create_directory(folder / "before");
+  { ASSERT_TRUE(ParentFolder::create(folder / "before")); }
+  EXPECT_TRUE(std::filesystem::exists(folder / "before")) << "it was there before";
+}
+
+TEST(ParentFolder, SaysWhyItCannotBeMade) {
+  const TemporaryFolder folder;
+  const auto nowhere = ParentFolder::create(folder / "a/b");
+  EXPECT_EQ(nowhere.why().id, "folder.create");
+  EXPECT_NE(nowhere.why().message.find("No such file or directory"), std::string::npos);
+  EXPECT_TRUE(folder.names().empty());
+  write_text(folder / "file", "1");
+  EXPECT_EQ(ParentFolder::create(folder / "file").why().id, "folder.exists");
+  std::filesystem::create_directory(folder / "precious");
+  std::filesystem::create_symlink(folder / "precious", folder / "link");
+  EXPECT_EQ(ParentFolder::create(folder / "link").why().id, "folder.exists");
+}
+
+TEST(ParentFolder, RefusesAFolderThatOthersMayChange) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(mkdir((folder / "out").c_str(), 0700), 0);
+  for (const mode_t mode : {0777, 01777, 0770, 0702}) {
+    ASSERT_EQ(chmod((folder / "out").c_str(), mode), 0);
+    const auto refused = ParentFolder::create(folder / "out");
+    EXPECT_EQ(refused.why().id, "folder.foreign") << mode;
+    EXPECT_EQ(refused.why().found, "one that others may write to");
+  }
+  ASSERT_EQ(chmod((folder / "out").c_str(), 0755), 0);
+  EXPECT_TRUE(ParentFolder::create(folder / "out"));
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  ASSERT_EQ(chown((folder / "out").c_str(), 65534, 65534), 0);
+  for (const mode_t mode : {0755, 0700}) {
+    ASSERT_EQ(chmod((folder / "out").c_str(), mode), 0);
+    EXPECT_EQ(ParentFolder::create(folder / "out").why().found, "one of another user");
+  }
+}
+
+// With this umask folders are made for the whole group.
+TEST(ParentFolder, IsTakenAgainWhateverTheUmask) {
+  const TemporaryFolder folder;
+  const mode_t before = umask(0);
+  const bool is_new = static_cast<bool>(ParentFolder::create(folder / "out"));
+  EXPECT_TRUE(is_new);
+  {
+    const Result<ParentFolder> result = ParentFolder::create(folder / "out");
+    std::filesystem::create_directory(folder / "out/rank-0");
+  }
+  EXPECT_TRUE(ParentFolder::create(folder / "out"));
+  umask(before);
+}
+
 }  // namespace atomic_folder_test
 }  // namespace fp4moe::tensor

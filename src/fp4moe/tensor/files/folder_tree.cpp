@@ -1,6 +1,7 @@
 #include "fp4moe/tensor/files/folder_tree.hpp"
 
 #include <cerrno>
+#include <new>
 #include <utility>
 
 #include <fcntl.h>
@@ -59,6 +60,13 @@ std::optional<TreeFailure> remove_inside(int folder, const std::set<std::string>
     if (auto failure = remove_entry(folder, name)) return failure;
   }
   return std::nullopt;
+}
+
+void remove_folder(const std::string& path) noexcept {
+  try {
+    remove_entry(AT_FDCWD, path);
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 std::optional<TreeFailure> flush_tree(int folder) {

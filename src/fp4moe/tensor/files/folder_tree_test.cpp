@@ -1,12 +1,15 @@
 #include "fp4moe/tensor/files/folder_tree.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "fp4moe/tensor/files/posix.hpp"
 #include "support/files.hpp"
+#include "support/limits.hpp"
 
 namespace fp4moe::tensor {
 namespace folder_tree_test {
@@ -71,6 +74,47 @@ TEST(FolderTree, SaysWhatFailed) {
   EXPECT_EQ(list_names(-1, names)->why, EBADF);
   EXPECT_TRUE(remove_inside(-1));
   EXPECT_TRUE(flush_tree(-1));
+}
+
+TEST(FolderTree, RemovesAFolderOrAFileAndFollowsNoLink) {
+  const TemporaryFolder folder;
+  fs::create_directories(folder / "in/a");
+  write_text(folder / "in/a/file", "1");
+  fs::create_directory(folder / "precious");
+  fs::create_symlink(folder / "precious", folder / "in/link");
+  fs::create_symlink(folder / "precious", folder / "link");
+  write_text(folder / "file", "2");
+  for (const char* name : {"in", "link", "file", "absent"}) remove_folder(folder / name);
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"precious"});
+}
+
+// The iterators of std::filesystem end the program here.
+TEST(FolderTree, WithoutMemoryTheFolderStays) {
+  if (!fp4moe::testing::has_own_memory()) GTEST_SKIP() << "a sanitizer takes memory as it likes";
+  const TemporaryFolder folder;
+  const std::string path = folder / "in";
+  fs::create_directory(path);
+  for (int i = 0; i < 2000; ++i)
+    write_text(
+        path + "/a file with a name that is not stored in a string itself " + std::to_string(i),
+        "");
+  const int status = fp4moe::testing::status_in_child([&] {
+    // Enough to open the folder, too little for the names in it.
+    void* const kept = std::malloc(std::size_t{64} << 10);
+    fp4moe::testing::limit_memory(0);
+    void* volatile taken = kept;
+    for (std::size_t size = std::size_t{1} << 20; size >= 16; size /= 2) {
+      do {
+        taken = std::malloc(size);
+      } while (taken != nullptr);
+    }
+    std::free(kept);
+    remove_folder(path);
+    return access(path.c_str(), F_OK);
+  });
+  EXPECT_EQ(status, 0);
+  remove_folder(path);
+  EXPECT_FALSE(fs::exists(path));
 }
 
 }  // namespace folder_tree_test

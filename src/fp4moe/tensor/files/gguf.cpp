@@ -82,6 +82,19 @@ class Cursor {
     return false;
   }
 
+  // An array of so many elements, and all before it, are within the limit.
+  bool has_elements(std::uint64_t count) {
+    if (failed()) return false;
+    if (count > kMaxGgufElements - elements_)
+      return fail(invalid("gguf.array", "the metadata's arrays are too long")
+                      .expects("at most " + std::to_string(kMaxGgufElements) +
+                                   " elements in all arrays of the file",
+                               std::to_string(count) + " elements after " +
+                                   std::to_string(elements_) + " in earlier arrays"));
+    elements_ += count;
+    return true;
+  }
+
   bool fail(Error why) {
     if (!failed()) why_ = std::move(why);
     return false;
@@ -99,14 +112,14 @@ class Cursor {
   std::span<const std::byte> file_;
   std::uint64_t position_ = 0;
   std::uint64_t left_;
+  std::uint64_t elements_ = 0;
   Error why_{};
 };
 
 bool read_boolean(Cursor& in) {
   const auto value = in.number<std::uint8_t>();
   if (value > 1)
-    in.fail(invalid("gguf.boolean", "a truth value is neither")
-                .expects("0 or 1", std::to_string(value)));
+    in.fail(invalid("gguf.boolean", "invalid boolean").expects("0 or 1", std::to_string(value)));
   return value == 1;
 }
 
@@ -115,7 +128,7 @@ template <class Wide, class Read>
 GgufValue read_values(Cursor& in, std::optional<std::uint64_t> count, std::uint64_t each,
                       const Read& read) {
   if (!count) return Wide(read());
-  if (!in.has(*count, each)) return {};
+  if (!in.has(*count, each) || !in.has_elements(*count)) return {};
   std::conditional_t<std::is_same_v<Wide, bool>, std::deque<bool>, std::vector<Wide>> values;
   if constexpr (!std::is_same_v<Wide, bool>) values.reserve(*count);
   for (std::uint64_t i = 0; i < *count && !in.failed(); ++i) values.push_back(read());
@@ -308,7 +321,12 @@ Result<std::vector<GgufField>> read_fields(Cursor& in, std::uint64_t& tensors) {
   tensors = in.number<std::uint64_t>();
   const auto count = in.number<std::uint64_t>();
   std::vector<GgufField> fields;
-  in.has(count, kSmallestField);
+  if (in.has(count, kSmallestField) && count > kMaxGgufFields)
+    in.fail(
+        invalid("gguf.fields", "too much metadata")
+            .expects("at most " + std::to_string(kMaxGgufFields) + " keys", std::to_string(count)));
+  // A field is not moved without an exception: a vector that grows would copy all of them.
+  if (!in.failed()) fields.reserve(count);
   for (std::uint64_t i = 0; i < count && !in.failed(); ++i) fields.push_back(read_field(in));
   if (in.failed()) return Error(in.why()).at(fields.empty() ? "" : fields.back().key);
   return fields;
@@ -329,7 +347,7 @@ Result<GgufHeader> parse_gguf(std::span<const std::byte> file) {
   if (!fields) return fields.why();
   GgufHeader header{.fields = *std::move(fields)};
   std::vector<std::string_view> names;
-  in.has(tensors, kSmallestTensor);
+  if (in.has(tensors, kSmallestTensor)) header.tensors.reserve(tensors);
   for (std::uint64_t i = 0; i < tensors && !in.failed(); ++i)
     header.tensors.push_back(read_tensor(in));
   if (in.failed()) return in.why();

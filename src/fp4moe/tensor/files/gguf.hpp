@@ -21,6 +21,11 @@ namespace fp4moe::tensor {
 inline constexpr std::uint32_t kGgufMagic = 0x46554747;  // "GGUF"
 inline constexpr std::uint64_t kGgufAlignment = 32;      // unless general.alignment says otherwise
 inline constexpr std::uint64_t kMaxGgufHeader = 100'000'000;
+// A value takes up to 32 times its bytes in the file when it is read. Models have some hundred fields
+// and, in the lists of a tokenizer, about a million elements.
+inline constexpr std::uint64_t kMaxGgufFields = 65'536;
+inline constexpr std::uint64_t kMaxGgufElements = std::uint64_t{1}
+                                                  << 22;  // of all arrays of a file
 
 // A metadata value. Arrays are homogeneous; numeric arrays are widened as single values are. With a
 // vector in the deque's place, libstdc++ takes the variant for one that always has a value, and

@@ -160,6 +160,56 @@ TEST(Gguf, RefusesHeadersBeyondTheLimit) {
   EXPECT_EQ(id_of_field(long_array), "gguf.header_length");
 }
 
+std::string array_of(std::string_view key, std::uint32_t type, std::uint64_t count,
+                     std::size_t each) {
+  return field(key, 9, number(type) + number(count)) + std::string(count * each, '\0');
+}
+
+// A value of one byte takes up to 32 in memory.
+TEST(Gguf, RefusesArraysBeyondTheLimit) {
+  constexpr std::uint64_t kHalf = kMaxGgufElements / 2;
+  EXPECT_EQ(id_of_field(array_of("k", 0, kMaxGgufElements, 1)), "ok");
+  EXPECT_EQ(id_of_field(array_of("k", 0, kMaxGgufElements + 1, 1)), "gguf.array");
+  EXPECT_EQ(id_of_field(array_of("k", 7, kMaxGgufElements + 1, 1)), "gguf.array");
+  EXPECT_EQ(id_of_field(array_of("k", 8, kMaxGgufElements + 1, 8)), "gguf.array");
+  const auto two = [](std::uint64_t second) {
+    return Parts{.fields = {array_of("k", 0, kHalf, 1), array_of("l", 1, second, 1)}}.file();
+  };
+  EXPECT_EQ(id_of(two(kHalf)), "ok");
+  const std::string file = two(kHalf + 1);
+  const auto refused = parse_gguf(bytes_of(file));
+  EXPECT_EQ(refused.why().id, "gguf.array") << "all arrays of the file count";
+  EXPECT_EQ(refused.why().tensor, "l");
+}
+
+TEST(Gguf, RefusesMoreFieldsThanTheLimit) {
+  Parts parts;
+  for (std::uint64_t i = 0; i < kMaxGgufFields; ++i)
+    parts.fields.push_back(field("k" + std::to_string(i), 0, "x"));
+  EXPECT_EQ(id_of(parts.file()), "ok");
+  parts.fields.push_back(field("one more", 0, "x"));
+  EXPECT_EQ(id_of(parts.file()), "gguf.fields");
+}
+
+TEST(Gguf, FieldsAreReadOnceAndNotCopied) {
+  if (!fp4moe::testing::has_own_memory()) GTEST_SKIP() << "a sanitizer takes memory as it likes";
+  constexpr std::size_t kFields = 17, kLength = std::size_t{2} << 20;
+  Parts parts;
+  for (std::size_t i = 0; i < kFields; ++i)
+    parts.fields.push_back(
+        field("k" + std::to_string(i), 8, gguf_string(std::string(kLength, 'x'))));
+  const std::vector<std::byte> file = bytes_of(parts.file());
+  const int status = fp4moe::testing::status_in_child([&] {
+    fp4moe::testing::limit_memory(kFields * kLength + kFields * kLength / 2);
+    try {
+      return parse_gguf(file) ? 0 : 1;
+    } catch (const std::bad_alloc&) {
+      return 2;
+    }
+  });
+  EXPECT_EQ(status, 0);
+}
+
 TEST(Gguf, RefusesBadMetadata) {
   EXPECT_EQ(id_of_field(field("k", 13, std::string(8, '\0'))), "gguf.value_type");
   EXPECT_EQ(id_of_field(field("k", UINT32_MAX, std::string(8, '\0'))), "gguf.value_type");
@@ -180,7 +230,7 @@ TEST(Gguf, ErrorsInMetadataNameTheKey) {
   EXPECT_EQ(header.why().tensor, "the.key");
 }
 
-TEST(Gguf, HonoursTheAlignment) {
+TEST(Gguf, HonorsTheAlignment) {
   const auto aligned = [](std::uint32_t type, const std::string& value, std::uint64_t offset) {
     Parts parts{.fields = {field("general.alignment", type, value)},
                 .tensors = {tensor("a", {1}, 0, 0), tensor("b", {1}, 0, offset)},

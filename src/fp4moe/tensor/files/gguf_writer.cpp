@@ -124,7 +124,29 @@ bool is_name(const std::string& name) {
          is_utf8(name);
 }
 
+// Nothing is written that the reader would refuse.
+Result<Done> check_counts(std::span<const GgufField> fields) {
+  if (fields.size() > kMaxGgufFields)
+    return usage("gguf.fields", "too much metadata")
+        .expects("at most " + std::to_string(kMaxGgufFields) + " keys",
+                 std::to_string(fields.size()));
+  std::uint64_t elements = 0;
+  for (const GgufField& field : fields)
+    elements += std::visit(
+        [](const auto& value) -> std::uint64_t {
+          if constexpr (kIsArray<std::decay_t<decltype(value)>>) return value.size();
+          return 0;
+        },
+        field.value);
+  if (elements <= kMaxGgufElements) return Done{};
+  return usage("gguf.array", "the metadata's arrays are too long")
+      .expects(
+          "at most " + std::to_string(kMaxGgufElements) + " elements in all arrays of the file",
+          std::to_string(elements));
+}
+
 Result<std::string> write_fields(std::span<const GgufField> fields) {
+  if (Result<Done> counts = check_counts(fields); !counts) return counts.why();
   std::string out;
   std::vector<std::string_view> keys;
   for (const GgufField& field : fields) {

@@ -87,7 +87,7 @@ void round_trip(std::vector<GgufField> fields, std::uint64_t alignment) {
 
 TEST(GgufWriter, WritesWhatTheReaderReads) { round_trip(all_fields(), 32); }
 
-TEST(GgufWriter, HonoursTheAlignment) {
+TEST(GgufWriter, HonorsTheAlignment) {
   std::vector<GgufField> fields = all_fields();
   fields.push_back({"general.alignment", GgufType::u32, std::uint64_t{4096}});
   round_trip(fields, 4096);
@@ -140,6 +140,10 @@ TEST(GgufWriter, RefusesWhatTheFormatCannotHold) {
   EXPECT_EQ(id_of({}, {{"a", DType::f32, {1}}, {"a", DType::f32, {1}}}), "gguf.duplicate");
   EXPECT_EQ(id_of({{"k", GgufType::string, std::string(kMaxGgufHeader, 'v')}}),
             "gguf.header_length");
+  EXPECT_EQ(id_of({{"k", GgufType::boolean, std::deque<bool>(kMaxGgufElements + 1)}}),
+            "gguf.array");
+  const auto many = static_cast<std::size_t>(kMaxGgufFields + 1);
+  EXPECT_EQ(id_of(std::vector<GgufField>(many, good)), "gguf.fields");
 }
 
 TEST(GgufWriter, RefusesToFinishWhatIsIncomplete) {

@@ -47,7 +47,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   if (!file) return system_error("file.open", "cannot open", errno).in(path);
   struct stat status {};
   if (fstat(file.get(), &status) != 0)
-    return system_error("file.open", "cannot look at", errno).in(path);
+    return system_error("file.open", "cannot stat", errno).in(path);
   if (!S_ISREG(status.st_mode))
     return invalid("file.not_regular", "cannot be mapped")
         .in(path)

@@ -28,6 +28,9 @@ class HeaderWalker final : public JsonEvents {
 
   bool number_unsigned(std::uint64_t value) override {
     if (place_ == ParserState::shape) {
+      if (entry_.shape.size() == kMaxSafetensorsDimensions)
+        return fail("safetensors.dimensions", "a tensor has too many dimensions",
+                    "at most " + std::to_string(kMaxSafetensorsDimensions), "more");
       entry_.shape.push_back(value);
       return true;
     }

@@ -30,6 +30,7 @@ struct SafetensorsHeader {
 };
 
 inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;
+inline constexpr std::size_t kMaxSafetensorsDimensions = 64;  // as numpy's arrays
 
 // Reads the header at the front of `file` (the whole file: ranges are checked against its size).
 Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file);

@@ -209,6 +209,16 @@ TEST(Safetensors, RefusesShapesThatDoNotFillTheirRange) {
             "safetensors.shape");
 }
 
+TEST(Safetensors, RefusesMoreDimensionsThanTheLimit) {
+  const auto of = [](std::size_t dimensions) {
+    std::string shape = "4";
+    for (std::size_t i = 1; i < dimensions; ++i) shape += ",1";
+    return id_of_entry(R"("dtype":"U8","shape":[)" + shape + R"(],"data_offsets":[0,4])");
+  };
+  EXPECT_EQ(of(kMaxSafetensorsDimensions), "ok");
+  EXPECT_EQ(of(kMaxSafetensorsDimensions + 1), "safetensors.dimensions");
+}
+
 TEST(Safetensors, RefusesRangesOutsideTheFile) {
   EXPECT_EQ(id_of_entry(R"("dtype":"U8","shape":[5],"data_offsets":[0,5])"), "safetensors.range");
   EXPECT_EQ(id_of_entry(R"("dtype":"U8","shape":[4],"data_offsets":[4,0])"), "safetensors.range");

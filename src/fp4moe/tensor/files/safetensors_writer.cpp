@@ -31,6 +31,11 @@ Result<std::vector<TensorEntry>> place(std::span<const TensorSpec> specs) {
       return usage("safetensors.dtype", "the format has no such dtype")
           .at(spec.name)
           .expects("a dtype of safetensors", name(spec.dtype));
+    if (spec.shape.size() > kMaxSafetensorsDimensions)
+      return usage("safetensors.dimensions", "a tensor has too many dimensions")
+          .at(spec.name)
+          .expects("at most " + std::to_string(kMaxSafetensorsDimensions),
+                   std::to_string(spec.shape.size()));
     const std::optional<std::uint64_t> bytes = byte_count(spec.dtype, spec.shape);
     const std::optional<std::uint64_t> next = bytes ? checked_add(end, *bytes) : std::nullopt;
     if (!next || *next > INT64_MAX / 2)

@@ -165,6 +165,8 @@ TEST(SafetensorsWriter, RefusesWhatTheFormatCannotHold) {
   EXPECT_EQ(create({{"a", DType::f4, {3}}}), "safetensors.shape");
   const std::uint64_t huge = std::uint64_t{1} << 62;
   EXPECT_EQ(create({{"a", DType::f64, {huge}}}), "safetensors.shape");
+  EXPECT_EQ(create({{"a", DType::u8, Shape(kMaxSafetensorsDimensions + 1, 1)}}),
+            "safetensors.dimensions");
   EXPECT_EQ(create({{"a", DType::u8, {huge}}, {"b", DType::u8, {huge}}, {"c", DType::u8, {huge}}}),
             "safetensors.shape");
   EXPECT_EQ(create({{"a", DType::u8, {1}}, {"b", DType::u8, {1}}, {"a", DType::u8, {2}}}),

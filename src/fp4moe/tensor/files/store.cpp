@@ -1,7 +1,9 @@
 #include "fp4moe/tensor/files/store.hpp"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/text.hpp"
@@ -15,6 +17,7 @@ struct OpenedFile {
   std::vector<StoredTensor> tensors{};  // sorted by name
   Metadata metadata{};
   std::vector<GgufField> fields{};
+  std::uint64_t header = 0;  // bytes before the tensors
 };
 
 bool by_name(const StoredTensor& a, const StoredTensor& b) { return a.entry.name < b.entry.name; }
@@ -26,12 +29,15 @@ Result<Done> read_header(StoreKind kind, std::uint32_t number, OpenedFile& opene
     if (!header) return Error(header.why()).in(opened.file.path());
     entries = std::move(header->tensors);
     opened.metadata = std::move(header->metadata);
+    opened.header = header->data_begin;
   } else {
     Result<GgufHeader> header = parse_gguf(opened.file.bytes());
     if (!header) return Error(header.why()).in(opened.file.path());
     entries = std::move(header->tensors);
     opened.fields = std::move(header->fields);
+    opened.header = std::min<std::uint64_t>(header->data_begin, opened.file.bytes().size());
   }
+  opened.file.drop(opened.file.bytes().first(opened.header));
   opened.tensors.reserve(entries.size());
   for (TensorEntry& entry : entries) opened.tensors.push_back({std::move(entry), number});
   std::sort(opened.tensors.begin(), opened.tensors.end(), by_name);
@@ -141,6 +147,29 @@ Result<Done> check_split(std::span<const OpenedFile> files) {
   return Done{};
 }
 
+// Bytes on the heap, with what the allocator adds.
+std::uint64_t heap_bytes(std::uint64_t bytes) { return bytes == 0 ? 0 : bytes + 16; }
+std::uint64_t heap_bytes(const std::string& text) {
+  constexpr std::uint64_t kInside = 15;  // characters that a string holds in itself
+  return text.capacity() <= kInside ? 0 : heap_bytes(text.capacity());
+}
+std::uint64_t heap_bytes(const GgufValue& value) {
+  const auto bytes = [](const auto& held) -> std::uint64_t {
+    using Held = std::decay_t<decltype(held)>;
+    if constexpr (std::is_arithmetic_v<Held>) {
+      return 0;
+    } else if constexpr (std::is_same_v<Held, std::string>) {
+      return heap_bytes(held);
+    } else {
+      std::uint64_t sum = heap_bytes(held.size() * sizeof(typename Held::value_type));
+      if constexpr (std::is_same_v<Held, std::vector<std::string>>)
+        for (const std::string& text : held) sum += heap_bytes(text);
+      return sum;
+    }
+  };
+  return std::visit(bytes, value);
+}
+
 }  // namespace
 
 Result<Store> Store::open(const std::string& path) {
@@ -163,7 +192,9 @@ Result<Store> Store::open(const std::string& path) {
   store.folder_ = files->folder;
   store.is_one_file_ = files->is_one_file;
   store.tensors_ = merged(opened);
+  const std::uint64_t together = std::min(available_threads(), opened.size());
   for (OpenedFile& file : opened) {
+    store.text_bytes_ = std::max(store.text_bytes_, file.header * together);
     store.files_.push_back(std::move(file.file));
     if (files->kind == StoreKind::safetensors) store.metadata_.push_back(std::move(file.metadata));
   }
@@ -173,6 +204,20 @@ Result<Store> Store::open(const std::string& path) {
   if (files->index)
     if (Result<Done> agrees = check_index(*files, store.tensors_); !agrees) return agrees.why();
   return store;
+}
+
+std::uint64_t Store::header_bytes() const {
+  constexpr std::uint64_t kNode = 48;     // of a map, beside its key and value
+  std::uint64_t bytes = 2 * text_bytes_;  // the mapped pages, and a string of it that grows
+  for (const StoredTensor& tensor : tensors_)
+    bytes += sizeof tensor + heap_bytes(tensor.entry.name) +
+             heap_bytes(tensor.entry.shape.capacity() * sizeof(std::uint64_t));
+  for (const Metadata& metadata : metadata_)
+    for (const auto& [key, value] : metadata)
+      bytes += kNode + sizeof key + sizeof value + heap_bytes(key) + heap_bytes(value);
+  for (const GgufField& field : gguf_fields_)
+    bytes += sizeof field + heap_bytes(field.key) + heap_bytes(field.value);
+  return bytes;
 }
 
 const StoredTensor* Store::find(std::string_view name) const {

@@ -77,6 +77,9 @@ class Store {
 
   std::span<const Metadata> metadata() const { return metadata_; }         // per safetensors file
   std::span<const GgufField> gguf_fields() const { return gguf_fields_; }  // of the first part
+  // Memory that the headers took: names and shapes, metadata, fields, and their text while it was
+  // read.
+  std::uint64_t header_bytes() const;
 
  private:
   StoreKind kind_ = StoreKind::safetensors;
@@ -86,6 +89,7 @@ class Store {
   std::vector<StoredTensor> tensors_{};
   std::vector<Metadata> metadata_{};
   std::vector<GgufField> gguf_fields_{};
+  std::uint64_t text_bytes_ = 0;    // of headers that were read at once
   bool has_own_documents_ = false;  // in memory, or planned
   std::vector<Document> documents_{};
 };

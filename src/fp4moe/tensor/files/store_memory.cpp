@@ -105,7 +105,7 @@ Result<std::optional<MappedFile>> Store::document(std::string_view name) const {
 
 Result<Done> Store::require_files() const {
   if (kind_ != StoreKind::memory) return Done{};
-  return usage("store.memory", "this copies a checkpoint's files, and there are none")
+  return usage("store.memory", "a checkpoint in memory has no files to copy")
       .expects("a checkpoint that was opened from files", "tensors in memory")
       .try_this("write them with safetensors first");
 }

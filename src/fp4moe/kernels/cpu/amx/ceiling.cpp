@@ -44,10 +44,10 @@ std::uint32_t finish() {
 
 }  // namespace
 
-std::uint32_t tdpbssd_products(std::size_t rounds) noexcept;
-std::uint32_t tdpbf16_products(std::size_t rounds) noexcept;
+std::uint32_t tdpbssd_multiply_adds(std::size_t rounds) noexcept;
+std::uint32_t tdpbf16_multiply_adds(std::size_t rounds) noexcept;
 
-std::uint32_t tdpbssd_products(std::size_t rounds) noexcept {
+std::uint32_t tdpbssd_multiply_adds(std::size_t rounds) noexcept {
   start(0x03030303);
   for (std::size_t i = 0; i < rounds; ++i) {
     _tile_dpbssd(0, 4, 6);
@@ -58,7 +58,7 @@ std::uint32_t tdpbssd_products(std::size_t rounds) noexcept {
   return finish();
 }
 
-std::uint32_t tdpbf16_products(std::size_t rounds) noexcept {
+std::uint32_t tdpbf16_multiply_adds(std::size_t rounds) noexcept {
   start(0x3F803F80);
   for (std::size_t i = 0; i < rounds; ++i) {
     _tile_dpbf16ps(0, 4, 6);

@@ -1,8 +1,8 @@
 // GEMM with AMX tiles of bytes, 32 rows at a time. A chunk of weights is decoded to right operands,
 // which are multiplied with tiles of up to 16 tokens; the integer sums go through memory to the
 // floating-point sums. Tile instructions and their stores have a long latency, so the loop is a
-// pipeline: while the tiles of one work tile (a chunk and a tile of tokens) are multiplied, the sums
-// of the previous one are added and the next chunk is decoded.
+// pipeline: while the tiles of one work tile (a chunk and a tile of tokens) are multiplied, the
+// sums of the previous one are added and the next chunk is decoded.
 //
 // Few tokens do not fill tiles, and NVFP4 has too many scales for tiles: both use the kernel of
 // avx512_vnni/.
@@ -214,7 +214,7 @@ extern const GemmFunctions kGemm;
 constexpr GemmFunctions kGemm{
     {gemm_mxfp4<1>, gemm_mxfp4<2>},
     {vnni_gemm<VnniNvfp4, 1, TilePadding>, vnni_gemm<VnniNvfp4, 2, TilePadding>},
-    {x86_place<1, TilePadding>, x86_place<2, TilePadding>},
+    {x86_pack_tokens<1, TilePadding>, x86_pack_tokens<2, TilePadding>},
     {x86_panel_bytes<1, TilePadding>, x86_panel_bytes<2, TilePadding>}};
 
 }  // namespace fp4moe::kernels::cpu::amx

@@ -6,12 +6,12 @@
 
 namespace fp4moe::kernels::cpu::avx2 {
 
-std::uint32_t maddubs_products(std::size_t rounds) noexcept;
-std::uint32_t fma_products(std::size_t rounds) noexcept;
+std::uint32_t maddubs_multiply_adds(std::size_t rounds) noexcept;
+std::uint32_t fma_multiply_adds(std::size_t rounds) noexcept;
 std::uint64_t read_memory(const void* from, std::size_t bytes) noexcept;
 
 // Products of bytes summed to 32 bits as in a kernel: vpmaddubsw, vpmaddwd, vpaddd.
-std::uint32_t maddubs_products(std::size_t rounds) noexcept {
+std::uint32_t maddubs_multiply_adds(std::size_t rounds) noexcept {
   __m256i sums[kCeilingSums] = {};
   for (__m256i& sum : sums) asm volatile("" : "+x"(sum));  // or one would stand for all
   __m256i a = _mm256_set1_epi8(3);
@@ -26,7 +26,7 @@ std::uint32_t maddubs_products(std::size_t rounds) noexcept {
   return largest_lane(total);
 }
 
-std::uint32_t fma_products(std::size_t rounds) noexcept {
+std::uint32_t fma_multiply_adds(std::size_t rounds) noexcept {
   __m256 sums[kCeilingSums] = {};
   for (__m256& sum : sums) asm volatile("" : "+x"(sum));  // or one would stand for all
   __m256 a = _mm256_set1_ps(1.0f);

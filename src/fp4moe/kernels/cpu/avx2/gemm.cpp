@@ -57,7 +57,7 @@ struct EightRows {
   [[gnu::always_inline]] static __m256 e8m0(const std::uint8_t* bytes) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(eight(bytes)), 23));
   }
-  // E4M3 is a float16 with fewer bits, but for the bias of its exponent.
+  // E4M3 is a float16 with fewer bits and another exponent bias.
   [[gnu::always_inline]] static __m256 e4m3(const std::uint8_t* bytes) {
     const __m128i halves = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(eight(bytes)), 7),
                                          _mm_set1_epi16(static_cast<short>(0xBF80)));

@@ -29,7 +29,8 @@ struct Pair {
   return {_mm256_unpacklo_epi8(p.a, p.b), _mm256_unpackhi_epi8(p.a, p.b)};
 }
 
-// The even bytes of each sixteen in front, the odd ones behind, then like with like.
+// Sorts bytes: the even ones of each sixteen of both vectors to the first, the odd ones to the
+// second.
 [[gnu::always_inline]] inline Pair separate_bytes(Pair p) {
   const __m256i order = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));

@@ -4,9 +4,9 @@
 
 namespace fp4moe::kernels::cpu::avx512 {
 
-std::uint32_t fma_products(std::size_t rounds) noexcept;
+std::uint32_t fma_multiply_adds(std::size_t rounds) noexcept;
 
-std::uint32_t fma_products(std::size_t rounds) noexcept {
+std::uint32_t fma_multiply_adds(std::size_t rounds) noexcept {
   __m512 sums[kCeilingSums] = {};
   for (__m512& sum : sums) asm volatile("" : "+v"(sum));  // or one would stand for all
   __m512i a = _mm512_set1_epi32(0x3F800000);

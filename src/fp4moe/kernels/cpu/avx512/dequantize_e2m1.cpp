@@ -1,6 +1,6 @@
 // MXFP4 and NVFP4 to bf16, f16 or f32. The sixteen results of each scale are computed once per call
-// by the portable reference; a permutation looks whole results up, 32 or 16 at a time. It reads only the
-// low bits of an index, so most of a nibble's neighbours need not be masked away.
+// by the portable reference; a permutation looks whole results up, 32 or 16 at a time. It reads
+// only the low bits of an index, so most of a nibble's neighbors need not be masked away.
 #include <immintrin.h>
 
 #include "fp4moe/kernels/cpu/avx512/block_codec.hpp"

@@ -55,7 +55,7 @@ struct SixteenRows {
   [[gnu::always_inline]] static __m512 e8m0(const std::uint8_t* bytes) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(sixteen(bytes)), 23));
   }
-  // E4M3 is a float16 with fewer bits, but for the bias of its exponent.
+  // E4M3 is a float16 with fewer bits and another exponent bias.
   [[gnu::always_inline]] static __m512 e4m3(const std::uint8_t* bytes) {
     const __m256i halves =
         _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(sixteen(bytes)), 7),

@@ -4,9 +4,9 @@
 
 namespace fp4moe::kernels::cpu::avx512_vnni {
 
-std::uint32_t dpbusd_products(std::size_t rounds) noexcept;
+std::uint32_t dpbusd_multiply_adds(std::size_t rounds) noexcept;
 
-std::uint32_t dpbusd_products(std::size_t rounds) noexcept {
+std::uint32_t dpbusd_multiply_adds(std::size_t rounds) noexcept {
   __m512i sums[kCeilingSums] = {};
   for (__m512i& sum : sums) asm volatile("" : "+v"(sum));  // or one would stand for all
   __m512i a = _mm512_set1_epi8(3);

@@ -27,7 +27,7 @@ inline constexpr std::size_t kVnniVectors = kChunk / 4;
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23));
 }
 
-// E4M3 is a float16 with fewer bits, but for the bias of its exponent.
+// E4M3 is a float16 with fewer bits and another exponent bias.
 [[gnu::always_inline]] inline __m512 e4m3_scales(__m128i bytes) {
   const __m256i halves = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7),
                                           _mm256_set1_epi16(static_cast<short>(0xBF80)));
@@ -57,7 +57,7 @@ struct VnniChunk {
   __m512 scales[Format::kParts];
 };
 
-// Blocks that are not there have the scale 0.
+// Missing blocks have scale 0.
 template <class Format>
 [[gnu::always_inline]] inline void decode_chunk(const GemmWeights& weights, std::size_t group,
                                                 std::size_t chunk, VnniChunk<Format>& result) {

@@ -4,10 +4,10 @@
 
 namespace fp4moe::kernels::cpu::neon {
 
-std::uint32_t fmla_products(std::size_t rounds) noexcept;
+std::uint32_t fmla_multiply_adds(std::size_t rounds) noexcept;
 std::uint64_t read_memory(const void* from, std::size_t bytes) noexcept;
 
-std::uint32_t fmla_products(std::size_t rounds) noexcept {
+std::uint32_t fmla_multiply_adds(std::size_t rounds) noexcept {
   float32x4_t sums[kCeilingSums] = {};
   for (float32x4_t& sum : sums) asm volatile("" : "+w"(sum));  // or one would stand for all
   float32x4_t a = vdupq_n_f32(1.0f);

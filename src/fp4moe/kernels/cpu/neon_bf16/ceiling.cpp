@@ -4,9 +4,9 @@
 
 namespace fp4moe::kernels::cpu::neon_bf16 {
 
-std::uint32_t bfmmla_products(std::size_t rounds) noexcept;
+std::uint32_t bfmmla_multiply_adds(std::size_t rounds) noexcept;
 
-std::uint32_t bfmmla_products(std::size_t rounds) noexcept {
+std::uint32_t bfmmla_multiply_adds(std::size_t rounds) noexcept {
   float32x4_t sums[kCeilingSums] = {};
   for (float32x4_t& sum : sums) asm volatile("" : "+w"(sum));  // or one would stand for all
   bfloat16x8_t a = vreinterpretq_bf16_u16(vdupq_n_u16(0x3F81));

@@ -4,9 +4,9 @@
 
 namespace fp4moe::kernels::cpu::neon_i8mm {
 
-std::uint32_t smmla_products(std::size_t rounds) noexcept;
+std::uint32_t smmla_multiply_adds(std::size_t rounds) noexcept;
 
-std::uint32_t smmla_products(std::size_t rounds) noexcept {
+std::uint32_t smmla_multiply_adds(std::size_t rounds) noexcept {
   int32x4_t sums[kCeilingSums] = {};
   for (int32x4_t& sum : sums) asm volatile("" : "+w"(sum));  // or one would stand for all
   int8x16_t a = vdupq_n_s8(3);

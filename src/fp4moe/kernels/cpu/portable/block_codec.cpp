@@ -133,7 +133,7 @@ void dequantize_mxfp4(const DequantizeBlocks& work) noexcept {
 }
 
 void dequantize_nvfp4(const DequantizeBlocks& work) noexcept {
-  const bool divide = work.global_kind == GlobalScale::divisor;
+  const bool divide = work.global_kind == GlobalScaleUse::divisor;
   Nvfp4Blocks::dequantize(
       work, Overflow::infinity, [&](std::uint8_t scale, auto codes, auto values) {
         if (divide)

@@ -15,7 +15,7 @@ T opaque(T value) {
 }
 
 template <class T>
-std::array<T, kCeilingSums> add_products(std::size_t rounds, T factor) {
+std::array<T, kCeilingSums> run_multiply_adds(std::size_t rounds, T factor) {
   std::array<T, kCeilingSums> sums{};
   for (T& sum : sums) sum = opaque(sum);  // or one sum would stand for all
   for (std::size_t i = 0; i < rounds; ++i) {
@@ -27,13 +27,13 @@ std::array<T, kCeilingSums> add_products(std::size_t rounds, T factor) {
 
 }  // namespace
 
-std::uint32_t int8_products(std::size_t rounds) noexcept {
+std::uint32_t int8_multiply_adds(std::size_t rounds) noexcept {
   std::uint32_t total = 0;
-  for (const std::uint32_t sum : add_products<std::uint32_t>(rounds, 3)) total += sum;
+  for (const std::uint32_t sum : run_multiply_adds<std::uint32_t>(rounds, 3)) total += sum;
   return total;
 }
 
-std::uint32_t f32_products(std::size_t rounds) noexcept {
+std::uint32_t f32_multiply_adds(std::size_t rounds) noexcept {
   const auto bits = static_cast<std::uint32_t>(rounds & 1) | 0x3F800000u;
   std::array<float, kCeilingSums> sums{};
   for (float& sum : sums) sum = std::bit_cast<float>(opaque(std::uint32_t{0}));

@@ -95,7 +95,7 @@ std::size_t panel_bytes(std::size_t tokens, std::size_t chunks) noexcept {
   return tokens * chunks * kChunk * sizeof(std::int16_t);
 }
 
-void place(const PlaceTokensCall& call) noexcept {
+void pack_tokens(const PackTokensCall& call) noexcept {
   std::byte* row = call.panel + panel_bytes(call.token, call.chunks);
   std::memcpy(row + call.first_column * sizeof(std::int16_t), call.values,
               call.columns * sizeof(std::int16_t));
@@ -105,7 +105,7 @@ void place(const PlaceTokensCall& call) noexcept {
 template <class Tile>
 constexpr GemmFunctions kFunctions{{gemm<Tile, Mxfp4>, gemm<Tile, Mxfp4>},
                                    {gemm<Tile, Nvfp4>, gemm<Tile, Nvfp4>},
-                                   {place, place},
+                                   {pack_tokens, pack_tokens},
                                    {panel_bytes, panel_bytes}};
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Activations quantized to E4M3 for grouped_gemm_fp8: a lane has 32 neighbouring columns of a row, and
-// writes them in the order of its fragments (see grouped_gemm_fp8/dequantize_e4m3.cuh). Codes and
-// scales are those of quantize.cuh.
+// Activations quantized to E4M3 for grouped_gemm_fp8: a lane has 32 neighboring columns of a row.
+// It writes them in the order of its fragments (see grouped_gemm_fp8/dequantize_e4m3.cuh). Codes
+// and scales are those of quantize.cuh.
 #pragma once
 #include <cstdint>
 

@@ -209,7 +209,8 @@ __device__ inline uint2 ld_acquire_u32x2(const std::uint32_t* from) {
   asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(from) : "memory");
   return {static_cast<std::uint32_t>(seen), static_cast<std::uint32_t>(seen >> 32)};
 }
-// Words of a value and a tag, which need no fence. Two neighbours are each read whole, in any order.
+// A word holds a value and a tag, and needs no fence. A load of two words reads each of them whole,
+// but perhaps at different times.
 __device__ inline void st_relaxed(std::uint64_t* to, std::uint64_t word) {
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
 }

@@ -1,5 +1,5 @@
-// Activations quantized as a backend's kernels would, and dequantized: the same bits as
-// moe/quantized_rows.cpp. A factor that all values share is left out here; it multiplies the
+// Activations are quantized as a backend's kernels do it, and dequantized: the same bits as
+// moe/quantized_rows.cpp. A factor that all values share is not applied here; it multiplies the
 // accumulators.
 //
 //   kind                block   rounded to   scale of a block                 shared factor

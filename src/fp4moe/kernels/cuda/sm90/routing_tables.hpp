@@ -69,6 +69,26 @@ constexpr std::uint32_t packed_rank(std::int32_t both) {
   return static_cast<std::uint32_t>(both) & ((1u << kRankBits) - 1);
 }
 
+// Shared memory of a prefix sum over experts, the only place with its offsets, in words:
+//
+//   counts        [experts]: assignments
+//   first_group   [experts + 1], the last: the sum of all
+//   first_tile    [experts + 1]
+//
+// Pointers to the tables are ExpertTables in token_tiles.cuh. Before them are partial sums, one for
+// each warp (GroupsAndTiles). Functions are static: with an object the compiler chooses other
+// registers.
+struct ExpertSharedStorage {
+  static constexpr std::uint32_t kPartialBytes = 8;  // of a warp
+
+  static constexpr std::uint32_t first_group(std::uint32_t experts) { return experts; }
+  // 64 bits, as an address: the 1 becomes a part of the offset in each load and store.
+  static constexpr std::uint64_t first_tile(std::uint32_t experts) {
+    return std::uint64_t{2 * experts} + 1;
+  }
+  static constexpr std::uint32_t words(std::uint32_t experts) { return 3 * experts + 2; }
+};
+
 // Upper bounds, however the assignments are routed: rows of an expert are padded to a multiple of
 // 8, and the smallest tiles hold 32 tokens.
 constexpr std::uint32_t max_rows(std::uint32_t assignments, std::uint32_t experts) {

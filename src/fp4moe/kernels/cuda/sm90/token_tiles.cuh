@@ -22,6 +22,7 @@ struct GroupsAndTiles {
     return {groups + other.groups, tiles + other.tiles};
   }
 };
+static_assert(sizeof(GroupsAndTiles) == ExpertSharedStorage::kPartialBytes);
 __device__ inline GroupsAndTiles warp_inclusive_scan(GroupsAndTiles sum) {
   for (std::uint32_t step = 1; step < 32; step *= 2) {
     const GroupsAndTiles before{__shfl_up_sync(kFullWarp, sum.groups, step),
@@ -31,14 +32,15 @@ __device__ inline GroupsAndTiles warp_inclusive_scan(GroupsAndTiles sum) {
   return sum;
 }
 
-// In shared memory.
+// In shared memory, see ExpertSharedStorage.
 struct ExpertTables {
-  std::uint32_t* counts;       // [experts]: assignments
-  std::uint32_t* first_group;  // [experts + 1], the last: the sum of all
-  std::uint32_t* first_tile;   // [experts + 1]
+  std::uint32_t* counts;
+  std::uint32_t* first_group;
+  std::uint32_t* first_tile;
 
   __device__ static ExpertTables at(std::uint32_t* begin, std::uint32_t experts) {
-    return {begin, begin + experts, begin + 2 * experts + 1};
+    using Storage = ExpertSharedStorage;
+    return {begin, begin + Storage::first_group(experts), begin + Storage::first_tile(experts)};
   }
 };
 

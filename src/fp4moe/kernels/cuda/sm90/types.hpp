@@ -5,9 +5,9 @@
 // Vocabulary
 //   token        a row of x
 //   assignment   a pair (token, choice); its index is token * top_k + choice
-//   row          an assignment in the order of experts; rows of an expert are neighbours
-//   row group    8 neighbouring rows of one expert; the last one may hold padding
-//   token tile   neighbouring row groups of one expert, at most kMaxTileTokens rows: the N of a GEMM
+//   row          an assignment in the order of experts; rows of an expert are neighbors
+//   row group    8 neighboring rows of one expert; the last one may hold padding
+//   token tile   neighboring row groups of one expert, at most kMaxTileTokens rows: the N of a GEMM
 //   M block      64 rows of a weight matrix
 //   K block      64 columns of a weight matrix, and of the activations
 //   weight tile  one M block x one K block, in the layout native_sm90

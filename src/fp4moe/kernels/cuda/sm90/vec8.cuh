@@ -1,4 +1,4 @@
-// Vec8: eight neighbouring columns of activations, 16 bytes of BF16, the share of one lane. A warp
+// Vec8: eight neighboring columns of activations, 16 bytes of BF16, the share of one lane. A warp
 // takes a segment of 32 Vec8 at once; blocks of quantized activations are whole lanes of it.
 #pragma once
 #include <cstdint>
@@ -110,8 +110,9 @@ __device__ inline float block_amax(Quantization kind, const Vec8& vec) {
   return amax_of(largest);
 }
 
-// The values as the GEMM reads them: quantized and dequantized; with the shared factor and rounded to BF16 where
-// the numerics say so. The loops are separate so that independent operations are neighbours.
+// The values as the GEMM reads them: quantized and dequantized. Where the numerics say so, they are
+// also multiplied by the shared factor and rounded to BF16. With two loops, independent operations
+// are neighbors.
 template <Quantization kind>
 __device__ inline Vec8 quantize_dequantize(Vec8 vec, float amax, SharedScale shared, bool in_bf16) {
   const BlockScale scale = block_scale(kind, amax, shared);

@@ -2,9 +2,22 @@
 // multiply straight into registers, kDepth K blocks ahead. Only tokens go through shared memory.
 //
 //   weights ─ ld.global, 16 bytes a lane ─► registers, kDepth K blocks ─ shifts ─► A fragments ─┐
-//   tokens  ─ cp.async ─► 3 stages of 2 or 4 K blocks ─ ldmatrix ───────────────► B fragments ─┤
-//                                                                                 mma.sync ◄─┘
-//          MXFP4, up to 32 tokens: block scales multiply the sums of their 32 columns (dequantize.cuh)
+//   tokens  ─ cp.async ─► 3 stages of 2 or 4 K blocks ─ ldmatrix ────────────────► B fragments ─┤
+//                                                                                   mma.sync ◄──┘
+//
+// MXFP4, up to 32 tokens: block scales multiply the sums of their 32 columns (dequantize.cuh).
+//
+//   role             one work tile                                                          time ─►
+//
+//   weights          K blocks 0 to 7 to registers ────────► K block 8 ─► 9 ─► 10 ...
+//                      ▲                                     ▲ after mma of 0, then of 1, 2 ...
+//   tokens             │  stages 0, 1       stage 2          │            stage 3, over 0
+//                      │    ▲       │ 0 full  ▲              │    │ 1 full  ▲
+//                issue │    │       ▼         │ issue        │    ▼         │ issue
+//   all four warps   ──┴────┴────── B ────────┴─► mma of stage 0 ─ B ───────┴─► mma of stage 1 ...
+//                                                                                   ... ─► epilogue
+//
+//   B   wait_group and __syncthreads: the stage is complete, the one before it is free
 //
 // A block takes 64 rows of weights, each warp 16 of them. There is an instance for each number of row
 // groups.

@@ -2,10 +2,21 @@
 // for all tiles, with mma.sync. A block takes a work tile: one token tile, 64 or 128 rows of weights.
 // few_tokens.cuh multiplies tiles of at most 64 tokens; this file the others:
 //
-//   weights ─ cp.async, 16 bytes a lane ─► its own 16 bytes ─► registers ─ dequantize ─► A fragments ─┐
-//   tokens  ─ cp.async, all threads ─────► stages of 64 or 128 columns ─ ldmatrix ────► B fragments ─┤
-//                                                                                       mma.sync ◄─┘
-//                                                         float32 sums ─ epilogue.cuh ─► output
+//   weights ─ cp.async, 16 bytes a lane ─► stages ─► registers ─ dequantize ─► A fragments ─┐
+//   tokens  ─ cp.async, all threads ─────► stages ─ ldmatrix ────────────────► B fragments ─┤
+//                                                                               mma.sync ◄──┘
+//                                                 float32 sums ─ epilogue.cuh ─► output
+//
+//   role             one work tile, S stages                                                time ─►
+//
+//   copies           stages 0 to S-2      stage S-1             stage S, over 0       stage S+1
+//                      ▲       │ 0 full     ▲         │ 1 full    ▲         │ 2 full    ▲
+//                issue │       ▼            │ issue   ▼           │ issue   ▼           │
+//   all four warps   ──┴────── B ───────────┴─► mma 0 B ──────────┴─► mma 1 B ──────────┴─► mma 2
+//                                                          ... ─► epilogue ─► __syncthreads ─► next
+//
+//   B     wait_group and __syncthreads: the stage is complete, the one before it is free
+//   mma   ldmatrix, dequantize, mma.sync
 //
 // Weights are in the order of fragments: a lane copies what it will multiply, so no warp waits for
 // another's weights. Tokens are shared by the warps: one barrier for each stage. Every sum is added up
@@ -31,7 +42,7 @@ struct Config {
   static constexpr std::uint32_t kMBlocks = block_m_blocks(tokens);
   static constexpr std::uint32_t kStageKBlocks = stage_k_blocks(tokens);
   static constexpr std::uint32_t kRowGroups = tokens / sm90::kRowGroup;
-  // Row groups that are multiplied together: those that the tile does not have cost nothing more.
+  // Row groups multiplied together. Groups that the tile does not have cost nothing.
   static constexpr std::uint32_t kGroupStep = 4;
   __device__ static constexpr SharedStorage storage() { return {tokens, Format::kIsNvfp4}; }
 

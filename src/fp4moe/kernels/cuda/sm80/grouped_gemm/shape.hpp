@@ -102,7 +102,7 @@ constexpr std::uint64_t min_shared_bytes() {
   return std::max(SharedStorage{kTileSizes[std::size(kTileSizes) - 1], true}.bytes(2),
                   SharedStorage{kMaxFewTokens}.bytes(kFewTokensStages));
 }
-// 48 KiB are everywhere; 99 KiB and more since 8.0, 163 KiB on an A100, 227 KiB on an H100.
+// A block may have 48 KiB on any GPU, 99 KiB or more since 8.0: 163 on an A100, 227 on an H100.
 static_assert(min_shared_bytes() <= 48 * 1024);
 static_assert(grouped_gemm_shape(128, false, 99 * 1024).blocks_per_sm == 2 &&
               grouped_gemm_shape(128, true, 163 * 1024).stages == 3 &&

@@ -6,6 +6,19 @@
 // In a raw row eight gates alternate with their eight ups: 16 sums of a lane become one Vec8 of h.
 // A warp takes 256 columns of a row. Where A_down h or one scale per token needs the whole row
 // before it is quantized, a block takes the row and keeps it in shared memory.
+//
+//   role                                                                                    time ─►
+//
+//   columns
+//     warp: 256 columns   pdl_wait ─► raw ─► activation ─► [quantize] ─► token tile ─► next
+//   whole rows, a block
+//     warp: a row of A    pdl_wait ─► [A x] ─┐                      ┌► [A_down h]
+//     thread: a Vec8                         ▼ raw, activation ─► h ┤
+//     all threads                                                   └► [amax] ┐
+//     warp: 256 columns                                                       ▼ [quantize] ─► tile
+//
+// Arrows from line to line are __syncthreads. One more is before the next row, and one inside amax.
+// Where a warp takes columns, no warp waits for another one.
 #include "fp4moe/kernels/cuda/sm90/activate/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/activation.cuh"
 #include "fp4moe/kernels/cuda/sm90/lora.cuh"
@@ -159,7 +172,7 @@ __device__ void compute_whole_row(const ActivateParams& p, const HiddenRow& row,
 // A block per row.
 __device__ void activate_whole_rows(const ActivateParams& p, std::uint32_t rows, float* row_of_h) {
   const std::uint32_t vecs = p.layer.w2.k_blocks * kBlockVecs;
-  float* low = row_of_h + p.layer.w2.k_blocks * kBlockK;
+  float* low = row_of_h + ActivateSharedStorage::low(p.layer.w2.k_blocks);
   for (std::uint32_t row_index = blockIdx.x; row_index < rows; row_index += gridDim.x) {
     const std::int32_t assignment = p.tables.assignment_of_row[row_index];
     if (assignment < 0) continue;

@@ -27,13 +27,21 @@ constexpr std::uint32_t activate_blocks(std::uint64_t max_rows, std::uint32_t sm
 constexpr bool activate_needs_whole_rows(const LayerParams& layer, const LoraParams& lora) {
   return lora.pairs != nullptr || layer.quantization == Quantization::fp8_token;
 }
-// A row of h, A_gate x and A_up x. `k_blocks`: of w2.
-constexpr std::uint64_t activate_row_bytes(std::uint64_t k_blocks, std::uint64_t rank) {
-  return sizeof(float) * (k_blocks * kBlockK + 2 * rank);
-}
+// Shared memory of a block that takes whole rows, the only place with its offsets, in floats:
+//
+//   h     a row of h, whole K blocks
+//   low   [2][max_rank]: A_gate x, then A_up x
+//
+// `k_blocks`: of w2. Functions are static: with an object the compiler chooses other registers.
+struct ActivateSharedStorage {
+  static constexpr std::uint32_t low(std::uint32_t k_blocks) { return k_blocks * kBlockK; }
+  static constexpr std::uint64_t bytes(std::uint32_t k_blocks, std::uint64_t max_rank) {
+    return sizeof(float) * (low(k_blocks) + 2 * max_rank);
+  }
+};
 constexpr std::uint32_t activate_shared_bytes(const LayerParams& layer, const LoraParams& lora) {
   if (!activate_needs_whole_rows(layer, lora)) return 0;
-  return static_cast<std::uint32_t>(activate_row_bytes(layer.w2.k_blocks, lora.max_rank));
+  return static_cast<std::uint32_t>(ActivateSharedStorage::bytes(layer.w2.k_blocks, lora.max_rank));
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90

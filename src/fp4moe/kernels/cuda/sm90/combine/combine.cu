@@ -4,6 +4,16 @@
 //
 //   rows ─ * factor, + bias ─ round ─ * weight ─ [+ B_down (A_down h)] ─► sum over choices ─► out
 //
+//   role                                                                                    time ─►
+//
+//   grouped GEMM        tables ───────────► early M blocks ───────────► late M blocks, end
+//                          │ kTablesReady        │ kEarlyBlocksLeft          │
+//   block: thread 0        ▼ spin ─┐             ▼ spin ─┐                   │ pdl_wait
+//                    __syncthreads │       __syncthreads │                   │
+//     all warps                    ▼ row indices         ▼ early columns     ▼ late columns ─┐
+//     block 0                                                                clear counters ◄┘
+//
+// Without PDL (sm80) the GEMM is complete when combine starts: there is nothing to wait for.
 // Output by assignment or in batches is the same with one assignment per row and no weight.
 #include <type_traits>
 
@@ -244,7 +254,7 @@ __device__ void combine(const CombineParams& p) {
   const ItemOrder order{rows, (p.layer.hidden + kColumns - 1) / kColumns,
                         progress.early_m_blocks() * kBlockM / kColumns};
   const std::uint32_t all = order.all();
-  // A block takes neighbouring items, its warps alternate.
+  // A block takes neighboring items, its warps alternate.
   const std::uint32_t each = (all + gridDim.x * kWarps - 1) / (gridDim.x * kWarps);
   const std::uint32_t begin = blockIdx.x * each * kWarps, end = min(begin + each * kWarps, all);
   std::uint32_t item = begin + threadIdx.x / 32;

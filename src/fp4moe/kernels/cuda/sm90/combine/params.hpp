@@ -21,7 +21,7 @@ inline constexpr std::uint32_t kCombineThreads = 256;  // a warp per 256 columns
 constexpr std::uint32_t combine_segments(bool is_bf16, std::uint32_t top_k) {
   return is_bf16 && top_k <= 4 ? 2 : 1;
 }
-// Several times as many blocks as run at once: blocks that start while the GEMM still runs do more.
+// Several times as many blocks as run at once: an SM that is done with the GEMM early runs more.
 constexpr std::uint32_t combine_blocks(const LayerParams& layer, std::uint64_t rows,
                                        std::uint32_t segments, std::uint32_t sms) {
   const std::uint64_t parts = ceil_div_u64(layer.hidden, std::uint64_t{segments} * kSegmentColumns);

@@ -21,7 +21,7 @@ enum class Role : std::uint32_t {
   loader,    // 1 warp
   epilogue,  // 3 warps
 };
-// Roles have neighbouring warps, in their order.
+// Roles have neighboring warps, in their order.
 consteval std::uint32_t first_warp(Role role) {
   switch (role) {
     case Role::math:

@@ -5,7 +5,22 @@
 //
 //   x [tokens, hidden] ─► a Vec8 per lane ─► [quantize, dequantize] ─► 16 bytes into top_k tiles
 //
+//   role                                                                                    time ─►
+//
+//   block 0         pdl_wait ─► prefix sums ─► tiles ─► fence, __syncthreads ─┐
+//   other blocks    pdl_wait ─► prefix sums ──────────────────────────────────┤
+//                               (two __syncthreads for every 256 experts)     ▼
+//                   ┌─────────────────────────────────────────── pdl_launch_dependents
+//   warp: a token,  │
+//     or part of it └► x, its rows, tables ─► [quantize, dequantize] ─► 16 bytes a lane ─► next
+//
 // route_gather does the same for at most 8 tokens, which every block routes and ranks for itself.
+// Arrows from line to line are __syncthreads:
+//
+//   warp: a token            x in flight ─► top-k ─┐
+//   thread: an assignment,                         ▼
+//     an expert                                    ranks, counts ─┐
+//   all warps                                                     ▼ prefix sums ─► [tiles] ─► rows
 #include "fp4moe/kernels/cuda/sm90/gather/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/gather/tables.cuh"
 #include "fp4moe/kernels/cuda/sm90/route/local_expert.cuh"
@@ -129,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
 #ifdef FP4MOE_SM80
 namespace {
 
-// In shared memory, see RouteGatherOffsets.
+// In shared memory, see RouteGatherSharedStorage.
 struct RoutedAssignments {
   std::int32_t* experts;  // [assignments, rounded up to 4]: local; -1: not on this rank
   std::int32_t* ranks;
@@ -137,11 +152,11 @@ struct RoutedAssignments {
   float* scratch;
 
   __device__ RoutedAssignments(std::uint32_t* shared, const RouteGatherParams& p) {
-    const auto offsets = route_gather_offsets(p.gather.layer.experts, p.route.columns);
-    experts = reinterpret_cast<std::int32_t*>(shared + offsets.experts);
-    ranks = reinterpret_cast<std::int32_t*>(shared + offsets.ranks);
-    weights = reinterpret_cast<float*>(shared + offsets.weights);
-    scratch = reinterpret_cast<float*>(shared + offsets.scratch);
+    const RouteGatherSharedStorage storage{p.gather.layer.experts, p.route.columns};
+    experts = reinterpret_cast<std::int32_t*>(shared + storage.local_experts());
+    ranks = reinterpret_cast<std::int32_t*>(shared + storage.ranks());
+    weights = reinterpret_cast<float*>(shared + storage.weights());
+    scratch = reinterpret_cast<float*>(shared + storage.scratch());
   }
   // The number of assignments of `expert` among the first `end`, a multiple of 4.
   __device__ std::uint32_t count(std::uint32_t end, std::int32_t expert) const {

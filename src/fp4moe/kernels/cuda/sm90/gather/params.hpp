@@ -26,9 +26,23 @@ constexpr std::uint32_t gather_blocks(const LayerParams& layer, std::uint64_t to
       ceil_div_u64(std::uint64_t{layer.w13.k_blocks} * kBlockK, kSegmentColumns);
   return clamp_blocks(ceil_div_u64(tokens * segments, kGatherThreads / 32), sms * 4ull);
 }
-// Tables of experts, and one partial sum for each warp.
+inline constexpr std::uint32_t kGatherWarps = kGatherThreads / 32;
+
+// Shared memory of gather and gather_fp8, the only place with its offsets, in words:
+//
+//   partial   partial sums of the warps
+//   experts   tables of experts (ExpertSharedStorage)
+struct GatherSharedStorage {
+  std::uint32_t experts = 0;
+
+  static constexpr std::uint32_t kExpertTables =
+      ExpertSharedStorage::kPartialBytes * kGatherWarps / 4;
+  constexpr std::uint32_t bytes() const {
+    return 4 * ExpertSharedStorage::words(experts) + 4 * kExpertTables;
+  }
+};
 constexpr std::uint32_t gather_shared_bytes(std::uint32_t experts) {
-  return 4 * (3 * experts + 2) + 8 * (kGatherThreads / 32);
+  return GatherSharedStorage{experts}.bytes();
 }
 
 // Every block routes all tokens for itself, a warp each: one launch less than prepare and gather.
@@ -37,23 +51,32 @@ struct RouteGatherParams {
   GatherParams gather{};
 };
 
-inline constexpr std::uint32_t kMaxRouteGatherTokens = kGatherThreads / 32;
-// In shared memory, in words: the tables of gather, the local expert and the rank of each
-// assignment, weights that only one block may write, and scratch memory of the router.
-struct RouteGatherOffsets {
-  std::uint32_t experts, ranks, weights, scratch, end;
+inline constexpr std::uint32_t kMaxRouteGatherTokens = kGatherWarps;
+
+// Shared memory of route_gather, the only place with its offsets, in words:
+//
+//   tables          those of gather (GatherSharedStorage), up to a multiple of 4 words
+//   local_experts   [kMaxAssignments]: the local expert of each assignment
+//   ranks           [kMaxAssignments]
+//   weights         [kMaxAssignments], of the router; the first block has them in global memory
+//   scratch         [kMaxRouteGatherTokens][2 * columns], of the router
+struct RouteGatherSharedStorage {
+  std::uint32_t experts = 0, columns = 0;  // columns: of the logits
+
+  static constexpr std::uint32_t kMaxAssignments = kMaxRouteGatherTokens * kMaxTopK;
+
+  constexpr std::uint32_t local_experts() const {
+    return (GatherSharedStorage{experts}.bytes() / 4 + 3) / 4 * 4;
+  }
+  constexpr std::uint32_t ranks() const { return local_experts() + kMaxAssignments; }
+  constexpr std::uint32_t weights() const { return local_experts() + 2 * kMaxAssignments; }
+  constexpr std::uint32_t scratch() const { return local_experts() + 3 * kMaxAssignments; }
+  constexpr std::uint32_t bytes() const {
+    return 4 * (scratch() + kMaxRouteGatherTokens * 2 * columns);
+  }
 };
-constexpr RouteGatherOffsets route_gather_offsets(std::uint32_t experts, std::uint32_t columns) {
-  const std::uint32_t begin = (gather_shared_bytes(experts) / 4 + 3) / 4 * 4;
-  const std::uint32_t max_assignments = kMaxRouteGatherTokens * kMaxTopK;
-  return {.experts = begin,
-          .ranks = begin + max_assignments,
-          .weights = begin + 2 * max_assignments,
-          .scratch = begin + 3 * max_assignments,
-          .end = begin + 3 * max_assignments + kMaxRouteGatherTokens * 2 * columns};
-}
 constexpr std::uint32_t route_gather_shared_bytes(std::uint32_t experts, std::uint32_t columns) {
-  return 4 * route_gather_offsets(experts, columns).end;
+  return RouteGatherSharedStorage{experts, columns}.bytes();
 }
 // True if a few tokens are routed, and shared memory that any kernel may use is enough.
 constexpr bool can_route_in_gather(const CallParams& call, const LayerParams& layer,

@@ -9,16 +9,14 @@
 
 namespace fp4moe::kernels::cuda::sm90 {
 
-inline constexpr std::uint32_t kGatherWarps = kGatherThreads / 32;
-
-// In shared memory.
+// In shared memory, see GatherSharedStorage.
 struct GatherTables {
   ExpertTables experts;
   GroupsAndTiles* partial;    // [warps]
   const std::int32_t* ranks;  // of each assignment: see pack_expert_rank; here or in global memory
 
   __device__ GatherTables(std::uint32_t* shared, std::uint32_t count, const std::int32_t* of)
-      : experts(ExpertTables::at(shared + 2 * kGatherWarps, count)),
+      : experts(ExpertTables::at(shared + GatherSharedStorage::kExpertTables, count)),
         partial(reinterpret_cast<GroupsAndTiles*>(shared)),
         ranks(of) {}
 };

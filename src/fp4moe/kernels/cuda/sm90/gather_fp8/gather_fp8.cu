@@ -1,7 +1,15 @@
 // Copies tokens into token tiles of E4M3. A warp quantizes a token once and writes it into the row of
 // each of its assignments.
 //
-//   x [tokens, hidden] ─► 32 columns per lane ─► [amax of the row] ─► E4M3 ─► 2 x 16 bytes into top_k tiles
+//   role                                                                                    time ─►
+//
+//   block 0         pdl_wait ─► prefix sums ─► tiles ─► fence, __syncthreads ─┐
+//   other blocks    pdl_wait ─► prefix sums ──────────────────────────────────┤
+//                               (two __syncthreads for every 256 experts)     ▼
+//                   ┌─────────────────────────────────────────── pdl_launch_dependents
+//   warp: a token   └► tables, x ─► amax ─► E4M3 ─► 2 x 16 bytes a lane into top_k tiles ─► next
+//
+// A lane has 32 columns. The amax is that of the row, or of 128 columns.
 #include "fp4moe/kernels/cuda/sm90/e4m3_columns.cuh"
 #include "fp4moe/kernels/cuda/sm90/gather/tables.cuh"
 #include "fp4moe/kernels/cuda/sm90/gather_fp8/params.hpp"

@@ -31,16 +31,16 @@ class BlockLocalSort {
     int4 ranks[kVectors];  // of four assignments each
   };
 
-  // `scratch`: shared memory, block_sort_shared_bytes.
+  // `scratch`: shared memory, see BlockSortStorage.
   __device__ BlockLocalSort(const GroupedGemmParams& p, std::uint8_t* scratch)
       : p_(p),
         experts_(p.block_sort.experts),
         assignments_(p.block_sort.assignments),
         tiles_(reinterpret_cast<TokenTile*>(scratch)),
-        token_of_row_(reinterpret_cast<std::uint16_t*>(tiles_ + max_tiles(assignments_, experts_))),
-        partial_(
-            reinterpret_cast<GroupsAndTiles*>(token_of_row_ + max_rows(assignments_, experts_))),
-        tables_(ExpertTables::at(reinterpret_cast<std::uint32_t*>(partial_ + 32), experts_)) {}
+        token_of_row_(behind<std::uint16_t>(tiles_, Storage::tile_bytes(assignments_, experts_))),
+        partial_(behind<GroupsAndTiles>(token_of_row_, Storage::row_bytes(assignments_, experts_))),
+        tables_(
+            ExpertTables::at(behind<std::uint32_t>(partial_, Storage::kPartialBytes), experts_)) {}
 
   // Padding rows read token 0.
   __device__ void clear_rows() {
@@ -100,6 +100,13 @@ class BlockLocalSort {
   __device__ const std::uint16_t* token_of_row() const { return token_of_row_; }
 
  private:
+  using Storage = BlockSortStorage;
+  // The array behind one of so many bytes. With offsets from the beginning of the scratch memory,
+  // the compiler chooses other registers.
+  template <class To, class From>
+  __device__ static To* behind(From* array, std::uint64_t bytes) {
+    return reinterpret_cast<To*>(array + bytes / sizeof(From));
+  }
   // -1: not on this rank.
   __device__ int4 load_ranks(std::uint32_t four) const {
     if (threadIdx.x >= kPlacers || four * 4 >= assignments_) return {-1, -1, -1, -1};

@@ -2,7 +2,7 @@
 // the output of the GEMM.
 //
 //   registers ─► stage(): some tokens at a time into shared memory, token after token
-//             ─► write(): 16 bytes per lane to global memory; neighbouring lanes fill whole lines
+//             ─► write(): 16 bytes per lane to global memory; neighboring lanes fill whole lines
 //
 // Factors and biases are fetched while the tensor cores multiply. A lane has rows g and g + 8 of the
 // 16 rows of its warp, and tokens 2 j and 2 j + 1 of each row group of 8 (g = lane / 4, j = lane % 4).
@@ -134,7 +134,7 @@ struct SwigluStore {
   }
 };
 
-// Epilogue::swiglu_quantized. Columns of a quantization block are in neighbouring lanes of write().
+// Epilogue::swiglu_quantized. Columns of a quantization block are in neighboring lanes of write().
 template <int accumulators>
 struct SwigluQuantizedStore {
   static constexpr std::uint32_t kTokens = 32;

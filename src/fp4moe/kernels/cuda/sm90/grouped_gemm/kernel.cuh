@@ -370,7 +370,7 @@ __device__ __forceinline__ void run(const GroupedGemmParams& p) {
   prefetch_params(p);
   const std::uint32_t start = SharedStorage::aligned(shared_address(memory));
   auto& header = *reinterpret_cast<SharedHeader*>(memory + (start - shared_address(memory)));
-  const std::uint32_t stages = start + SharedStorage::kHeaderBytes;
+  const std::uint32_t stages = start + SharedStorage::kFirstStage;
 
   // Barriers. Not a function: the compiler would order the epilogue in another way.
   static_assert(kQueueSize <= kMaxStages);
@@ -394,7 +394,7 @@ __device__ __forceinline__ void run(const GroupedGemmParams& p) {
   FirstWork first;
   const SortAndStart<Config> start_first(p, header, stages, first);
   if (is_sorting)
-    tables = start_first.run(memory + (stages - shared_address(memory)) + Config::kStageBytes);
+    tables = start_first.run(memory + (stages - shared_address(memory)) + Config::kSortScratch);
 
   // Roles.
   if (warp > last_warp<Config>(Role::math)) {

@@ -62,6 +62,7 @@ __device__ inline void send_weights(const WeightStream<typename Config::Format>&
 __device__ inline void publish(SharedHeader& header, const PipelineState& queue,
                                const WorkTile& work) {
   mbarrier_wait(shared_address(&header.queue_empty[queue.index]), queue.phase ^ 1);
+  __syncwarp();  // no lane may miss a phase
   if (threadIdx.x % 32 == 0) {
     header.queue[queue.index] = work;
     mbarrier_arrive(shared_address(&header.queue_full[queue.index]));

@@ -56,16 +56,33 @@ constexpr std::uint32_t table_writer_blocks(const BlockSortParams& sort, std::ui
   const std::uint32_t shares = (sort.assignments + kBlockSortShare - 1) / kBlockSortShare;
   return shares < blocks ? shares : blocks;
 }
-// Bytes of a block's tables.
-constexpr std::uint64_t block_sort_bytes(std::uint32_t assignments, std::uint32_t experts) {
-  return std::uint64_t{max_tiles(assignments, experts)} * sizeof(TokenTile) +
-         std::uint64_t{max_rows(assignments, experts)} * 2;
-}
 inline constexpr std::uint32_t kMaxBlockSortAssignments = 8192, kMaxBlockSortExperts = 640;
-// Shared memory of the sort: those tables, partial sums of 32 warps, and tables of experts.
-constexpr std::uint64_t block_sort_shared_bytes(std::uint32_t assignments, std::uint32_t experts) {
-  return block_sort_bytes(assignments, experts) + 256 + (3 * std::uint64_t{experts} + 2) * 4;
-}
+
+// Shared memory of the sort, the only place with its sizes. Its parts follow each other:
+//
+//   tiles          [max_tiles] TokenTile
+//   token_of_row   [max_rows], 16 bits each
+//   partial        partial sums of at most 32 warps
+//   experts        tables of experts (ExpertSharedStorage)
+//
+// Tiles and token_of_row also go to global memory of the block, in the same layout.
+struct BlockSortStorage {
+  static constexpr std::uint32_t kPartialBytes = 32 * ExpertSharedStorage::kPartialBytes;
+
+  static constexpr std::uint64_t tile_bytes(std::uint32_t assignments, std::uint32_t experts) {
+    return std::uint64_t{max_tiles(assignments, experts)} * sizeof(TokenTile);
+  }
+  static constexpr std::uint64_t row_bytes(std::uint32_t assignments, std::uint32_t experts) {
+    return std::uint64_t{max_rows(assignments, experts)} * 2;
+  }
+  static constexpr std::uint64_t global_bytes(std::uint32_t assignments, std::uint32_t experts) {
+    return tile_bytes(assignments, experts) + row_bytes(assignments, experts);
+  }
+  static constexpr std::uint64_t shared_bytes(std::uint32_t assignments, std::uint32_t experts) {
+    return global_bytes(assignments, experts) + kPartialBytes +
+           std::uint64_t{ExpertSharedStorage::words(experts)} * 4;
+  }
+};
 
 // One warp of each block copies tokens from gemms[0].rows into later tiles of gemms[0].tiles.
 struct DeferredGatherParams {

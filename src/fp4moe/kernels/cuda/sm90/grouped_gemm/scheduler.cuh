@@ -16,7 +16,7 @@
 
 namespace fp4moe::kernels::cuda::sm90::grouped_gemm {
 
-// Neighbouring M blocks of one token tile. No M blocks: there is no more work.
+// Neighboring M blocks of one token tile. No M blocks: there is no more work.
 struct WorkTileIndex {
   std::uint32_t tile = 0, first_m_block = 0, m_blocks = 0;
   std::uint32_t gemm = 0, is_late = 0;

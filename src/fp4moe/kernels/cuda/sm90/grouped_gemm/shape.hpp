@@ -34,12 +34,16 @@ constexpr std::uint32_t stage_k_blocks(std::uint32_t tile_tokens) {
 //                   tokens:  stage_k_blocks x tile_tokens x 128 bytes, swizzled
 //   epilogue[warpgroups]   accumulators on their way to global memory, then 64 biases, 2 factors
 //   deferred        ring of the deferred gather
+//
+// Before they hold operands, the stages behind the first one are the scratch memory of the block's
+// sort (BlockSortStorage).
 struct SharedStorage {
   std::uint32_t tile_tokens = 0;
   bool is_nvfp4 = false;
 
   static constexpr std::uint32_t kAlignment = 1024;
   static constexpr std::uint32_t kHeaderBytes = 1024;
+  static constexpr std::uint32_t kFirstStage = kHeaderBytes;
   static constexpr std::uint32_t kEpilogueTokenBytes = 4096;
   static constexpr std::uint32_t kEpilogueBias = kEpilogueTokenBytes;
   static constexpr std::uint32_t kEpilogueFactors = kEpilogueBias + kBlockM * 4;
@@ -63,6 +67,7 @@ struct SharedStorage {
   }
   // Offsets from the first stage.
   constexpr std::uint32_t stage(std::uint32_t index) const { return index * stage_bytes(); }
+  constexpr std::uint32_t sort_scratch() const { return stage(1); }
   constexpr std::uint32_t epilogue(std::uint32_t stages, std::uint32_t warpgroup) const {
     return stages * stage_bytes() + warpgroup * kEpilogueBytes;
   }
@@ -71,7 +76,7 @@ struct SharedStorage {
   }
   // All of it, and the bytes that alignment may skip.
   constexpr std::uint32_t bytes(std::uint32_t stages) const {
-    return kAlignment + kHeaderBytes + deferred(stages) + deferred_k_blocks() * kDeferredBlockBytes;
+    return kAlignment + kFirstStage + deferred(stages) + deferred_k_blocks() * kDeferredBlockBytes;
   }
   constexpr std::uint32_t max_stages() const {
     return std::min((kMaxSharedBytes - bytes(0)) / stage_bytes(), 8u);
@@ -93,12 +98,11 @@ static_assert(grouped_gemm_shape(88, false).stages == 3 &&
               grouped_gemm_shape(192, false).stages == 3 &&
               grouped_gemm_shape(192, true).stages == 3);
 
-// The sort of a block uses the stages behind the first one.
 static_assert(kMaxBlockSortExperts <= kGroupedGemmThreads);
 constexpr bool fits_block_sort(std::uint32_t tile_tokens, bool is_nvfp4) {
   const SharedStorage storage{tile_tokens, is_nvfp4};
-  return block_sort_shared_bytes(kMaxBlockSortAssignments, kMaxBlockSortExperts) <=
-         storage.stage(storage.max_stages() - 1);
+  return BlockSortStorage::shared_bytes(kMaxBlockSortAssignments, kMaxBlockSortExperts) <=
+         storage.stage(storage.max_stages()) - storage.sort_scratch();
 }
 static_assert(fits_block_sort(32, false) && fits_block_sort(64, false) &&
               fits_block_sort(88, false) && fits_block_sort(32, true) &&
@@ -109,8 +113,8 @@ constexpr bool can_block_sort(std::uint64_t assignments, std::uint32_t experts,
          experts <= kMaxBlockSortExperts;
 }
 
-// The factor that tokens are multiplied by on their way into tiles. Kernels for few tokens do not scale MXFP4
-// weights, see dequantize.cuh.
+// The factor that tokens are multiplied by when they are written into tiles. Kernels for few tokens
+// do not scale MXFP4 weights, see dequantize.cuh.
 constexpr float activation_prescale(std::uint32_t tile_tokens, bool is_nvfp4) {
   return tile_tokens <= 32 && !is_nvfp4 ? 0x1p64f : 1.0f;
 }

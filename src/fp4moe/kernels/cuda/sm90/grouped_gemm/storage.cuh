@@ -13,7 +13,7 @@ namespace fp4moe::kernels::cuda::sm90::grouped_gemm {
 inline constexpr std::uint32_t kEpilogueBarrier = 1;  // and one for each further warpgroup
 inline constexpr std::uint32_t kFirstTokensBarrier = kEpilogueBarrier + kMathWarpgroups;
 
-// The role of a warp. Roles have neighbouring warps, in their order.
+// The role of a warp. Roles have neighboring warps, in their order.
 enum class Role : std::uint32_t {
   math,               // all warps of the math warpgroups
   weight_loader,      // 1 warp
@@ -40,6 +40,8 @@ struct Config {
       SharedStorage{tokens, Format::kIsNvfp4}.weight_bytes();
   static constexpr std::uint32_t kStageBytes =
       SharedStorage{tokens, Format::kIsNvfp4}.stage_bytes();
+  static constexpr std::uint32_t kSortScratch =
+      SharedStorage{tokens, Format::kIsNvfp4}.sort_scratch();
   static constexpr std::uint32_t kStageKBlocks = stage_k_blocks(tokens);
   static constexpr std::uint32_t kTokenKBlocks = 1;  // K blocks of weights in a block of tokens
   static constexpr std::uint32_t kTokenRowBytes = kBlockRowBytes;
@@ -54,8 +56,8 @@ struct Config {
   __device__ static constexpr SharedStorage storage() { return {tokens, Format::kIsNvfp4}; }
 };
 
-// Neighbouring M blocks of one token tile, at most one for each math warpgroup. No M blocks: there is
-// no more work.
+// Neighboring M blocks of one token tile, at most one for each math warpgroup. No M blocks: there
+// is no more work.
 struct WorkTile {
   TokenTile tile;
   std::uint32_t first_m_block, m_blocks;

@@ -64,7 +64,7 @@ __device__ inline float row_factor(std::uint32_t largest) {
   return __uint_as_float((127u + largest - 259u) << 23);
 }
 
-// 16 codes of rows g and g + 8: `first` and `second` are the words of neighbouring k steps. See
+// 16 codes of rows g and g + 8: `first` and `second` are the words of neighboring k steps. See
 // unscaled_fragment for the bits of a word; here p0 to p3 are the codes of its columns 2 j, 2 j + 8,
 // 2 j + 1, 2 j + 9.
 __device__ inline AFragment dequantize_e4m3(std::uint32_t first, std::uint32_t second,

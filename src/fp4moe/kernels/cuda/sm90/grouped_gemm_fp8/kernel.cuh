@@ -2,13 +2,20 @@
 // MXFP4, the A operand, dequantized to E4M3 in registers; tokens are E4M3, the B operand in shared
 // memory. Roles, queue, pipeline and epilogues are those of grouped_gemm.
 //
-//   a stage: 128 columns      tensor cores        math warps
+//   role            (a stage: 128 columns)                                                  time ─►
 //
-//                                                 stage 0 to E4M3
-//                             stage 0             stage 1 to E4M3
-//                                                 sums of stage 0 to float32
-//                             stage 1             stage 2 to E4M3
-//                                                 ...
+//   a scale for each token
+//     loaders         stage 0    stage 1    stage 2               stage 3    stage 4
+//                       │ full     │ full     │ full                │ full     │ full
+//                       ▼          ▼          ▼                     ▼          ▼
+//     math warps      0 to E4M3  1 to E4M3  2 to E4M3  add 0, 1   3 to E4M3  4 to E4M3  add 2, 3
+//     tensor cores               0 ───────┐ 1 ───────┐              2 ───────┐ 3 ───────┐
+//     loaders                     empty 0 ▼  empty 1 ▼               empty 2 ▼  empty 3 ▼
+//
+//   a scale for every 128 columns of a token
+//     math warps      0 to E4M3  1 to E4M3  add 0 ─┐ 2 to E4M3  add 1 ─┐ 3 to E4M3  add 2 ─┐
+//     tensor cores               0 ────────►       │ 1 ────────►       │ 2 ────────►       │
+//     loaders                              empty 0 ▼           empty 1 ▼           empty 2 ▼
 //
 // The tensor cores' own sums keep about 14 bits, so they are added to float32 ones: after every stage
 // where it has scales of its own, else after two. While one warpgroup adds, the others multiply.
@@ -332,8 +339,8 @@ __device__ __forceinline__ void run(const GroupedGemmParams& p) {
   prefetch_params(p);
   const std::uint32_t start = Fp8SharedStorage::aligned(shared_address(memory));
   auto& header = *reinterpret_cast<SharedHeader*>(memory + (start - shared_address(memory)));
-  const std::uint32_t tables = start + Fp8SharedStorage::kHeaderBytes;
-  const std::uint32_t stages = tables + Fp8SharedStorage::kTableBytes;
+  const std::uint32_t tables = start + Fp8SharedStorage::kTables;
+  const std::uint32_t stages = start + Fp8SharedStorage::kFirstStage;
   if (threadIdx.x < kMaxStages) {
     mbarrier_init(shared_address(&header.full[threadIdx.x]), 1 + Config::kTokenLoaders * 32);
     mbarrier_init(shared_address(&header.empty[threadIdx.x]), Config::kMathWarps);

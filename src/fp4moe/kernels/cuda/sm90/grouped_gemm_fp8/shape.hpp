@@ -30,7 +30,8 @@ constexpr std::uint32_t token_row_bytes(bool has_block_scales) {
   return kBlockRowBytes + (has_block_scales ? 4 : 0);
 }
 
-// A math warp has two arrays of sums: those of the tensor cores are added to float32 ones. Few tokens leave registers for three warpgroups.
+// A math warp has two arrays of sums: those of the tensor cores are added to float32 ones. With few
+// tokens there are registers for three warpgroups.
 constexpr std::uint32_t math_warpgroups(std::uint32_t tile_tokens) {
   return tile_tokens <= 64 ? 3 : 2;
 }
@@ -40,7 +41,8 @@ inline constexpr std::uint32_t kMaxScaleSpan = 14, kMaxE4m3Exponent = 6;
 // The smallest of a row's largest scales: its factor is a normal float32 number.
 inline constexpr std::uint32_t kMinRowScale = 140;
 
-// Shared memory of a block, the only place with its offsets:
+// Shared memory of a block, the only place with its offsets. They count from an address that is a
+// multiple of 1024:
 //
 //   header          as in grouped_gemm
 //   tables          E4M3 codes for every block scale
@@ -52,7 +54,9 @@ struct Fp8SharedStorage {
   bool has_block_scales = false;
 
   static constexpr std::uint32_t kAlignment = SharedStorage::kAlignment;
-  static constexpr std::uint32_t kHeaderBytes = SharedStorage::kHeaderBytes, kTableBytes = 4096;
+  static constexpr std::uint32_t kTableBytes = 4096;
+  static constexpr std::uint32_t kTables = SharedStorage::kHeaderBytes;
+  static constexpr std::uint32_t kFirstStage = kTables + kTableBytes;
   static constexpr std::uint32_t kEpilogueScales = SharedStorage::kEpilogueBytes;
   static constexpr std::uint32_t kEpilogueBytes = kEpilogueScales + kMaxTileTokens * 4;
 
@@ -71,7 +75,7 @@ struct Fp8SharedStorage {
   }
   // All of it, and the bytes that alignment may skip.
   constexpr std::uint32_t bytes(std::uint32_t stages) const {
-    return kAlignment + kHeaderBytes + kTableBytes + epilogue(stages, math_warpgroups(tile_tokens));
+    return kAlignment + kFirstStage + epilogue(stages, math_warpgroups(tile_tokens));
   }
   constexpr std::uint32_t max_stages() const {
     return std::min((kMaxSharedBytes - bytes(0)) / stage_bytes(), 8u);

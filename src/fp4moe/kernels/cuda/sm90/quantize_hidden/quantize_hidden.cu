@@ -1,6 +1,10 @@
-// Quantizes h, which GEMM1 has written in BF16, to E4M3 for GEMM2. A warp takes a row.
+// Quantizes h, which GEMM1 has written in BF16, to E4M3 for GEMM2. A lane has 32 columns.
 //
-//   h, a BF16 token tile ─► 32 columns per lane ─► [amax of the row] ─► E4M3 ─► 2 x 16 bytes
+//   role                                                                                    time ─►
+//
+//   warp: a row   pdl_wait ─► h, BF16 tile ─► amax ─► E4M3 ─► 2 x 16 bytes a lane, scale ─► next
+//
+// The amax is that of the row, or of 128 columns. Warps do not wait for each other.
 #include "fp4moe/kernels/cuda/sm90/e4m3_columns.cuh"
 #include "fp4moe/kernels/cuda/sm90/gather/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/quantize_hidden/params.hpp"

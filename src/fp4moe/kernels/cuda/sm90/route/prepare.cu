@@ -1,9 +1,17 @@
-// The first kernel of a call with many tokens.
+// The first kernel of a call with many tokens. Rank blocks choose experts, and rank each assignment
+// among the assignments of its expert. Convert blocks, where the grouped GEMM needs them, bring x
+// [tokens, hidden] to the form that it reads: bf16 K blocks.
 //
-//   rank blocks      route: a warp per token chooses experts; then rank each assignment among the
-//                    assignments of its expert
-//   convert blocks   x [tokens, hidden] ─► [quantize, dequantize] ─► prescale ─► bf16 K blocks;
-//                    a warp per 256 columns
+//   role                                                                                    time ─►
+//
+//   rank blocks
+//     warp: a token          pdl_wait ─► top-k ─► atomicAdd expert_counts, weights ─► rank
+//     or thread: a given id  pdl_wait ──────────► atomicAdd expert_counts ──────────► rank
+//   convert blocks
+//     warp: 256 columns      pdl_wait ─► x ─► [quantize, dequantize] ─► prescale ─► K block ─► next
+//
+// Warps do not wait for each other. The next kernel may start at once: it waits for the end of this
+// one with pdl_wait.
 #include "fp4moe/kernels/cuda/sm90/route/local_expert.cuh"
 #include "fp4moe/kernels/cuda/sm90/route/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/route/router.cuh"

@@ -2,14 +2,14 @@
 // compared as float32, rounded once. Of equal keys the lower expert wins.
 //
 // Keys become unsigned integers in the same order: a warp finds the largest with one instruction.
-// Lanes own neighbouring columns: the first lane with the largest key has the lowest expert.
+// Lanes own neighboring columns: the first lane with the largest key has the lowest expert.
 //
 //   registers   up to 128 columns, where the order of logits decides. Each lane sorts its four; a
 //               round removes the head of one lane's list.
 //   generic     everything else, in shared memory. Scores are computed in float64 and rounded, as
 //               the host does; float32 would give other ties.
 //
-// Softmax keeps the order of logits, except where neighbours round to the same number or a chosen
+// Softmax keeps the order of logits, except where neighbors round to the same number or a chosen
 // logit is so small that its score is 0. Such tokens take the generic way.
 #pragma once
 #include <cstdint>
@@ -99,7 +99,7 @@ __device__ inline void write_weights(const RouteParams& p, float weight, float* 
   __syncwarp();
 }
 
-// --- Registers: at most 128 logits, four neighbours per lane.
+// --- Registers: at most 128 logits, four neighbors per lane.
 
 inline constexpr std::uint32_t kLogitsPerLane = kMaxRegisterLogits / 32;
 static_assert(kLogitsPerLane == 4);
