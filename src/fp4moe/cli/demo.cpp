@@ -372,7 +372,9 @@ Result<Done> run_steps(const DemoOptions& options, Steps& steps, const Scratch& 
                          name(checkpoint->layers()[0].shape.order)),
              {{"dialect", checkpoint->dialect().name}});
 
-  const checkpoint::LintReport lint = checkpoint::lint(scratch / "layer", {.threads = threads});
+  const checkpoint::LintReport lint =
+      checkpoint::lint(checkpoint->store(), scratch / "layer", {.threads = threads});
+  if (lint.exhausted) return *lint.exhausted;
   steps.done(
       "lint",
       fmt::format("{} errors, {} warnings: {} experts, {} of scales read in {:.2f} s", lint.errors,
