@@ -51,7 +51,6 @@ endif()
 # x_gpu_test.cpp one <module>_gpu_test with the label gpu. Its files are compiled together, some at
 # a time, so names in unnamed namespaces are unique in a module.
 #   COMPUTE   its loops are what a user waits for
-#   FRONTEND  it reads words and prints: -O1, so that it is compiled soon
 #   FOREIGN   it reads untrusted bytes: its tests run a second time as <module>.asan, with
 #             this module and those FOREIGN before it compiled for the address and undefined-behavior
 #             sanitizers (`make test-all` does that with everything)
@@ -60,7 +59,7 @@ endif()
 #   PARTS     subfolders that belong to it; SOURCES: other files; FOLDER: where the module is, if not there
 #   fp4moe_module(tensor/files DEPENDS tensor)
 function(fp4moe_module path)
-  cmake_parse_arguments(ARG "COMPUTE;FOREIGN;FRONTEND;INTERNAL;THREADS" "FOLDER" "DEPENDS;LINK;PARTS;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "COMPUTE;FOREIGN;INTERNAL;THREADS" "FOLDER" "DEPENDS;LINK;PARTS;SOURCES" ${ARGN})
   string(REPLACE "/" "_" module ${path})
   if(NOT ARG_FOLDER)
     set(ARG_FOLDER ${PROJECT_SOURCE_DIR}/src/fp4moe/${path})
@@ -91,11 +90,9 @@ function(fp4moe_module path)
     endif()
     if(ARG_COMPUTE)
       target_compile_options(fp4moe_${module} PRIVATE ${compute_level})
-    elseif(ARG_FRONTEND)
-      target_compile_options(fp4moe_${module} PRIVATE $<$<CONFIG:Release>:-O1>)
     endif()
     # g++ 12 reads a precompiled header of another optimization level; others only one of their own.
-    if(NOT (ARG_COMPUTE OR ARG_FRONTEND) OR (CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13))
+    if(NOT ARG_COMPUTE OR (CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13))
       target_precompile_headers(fp4moe_${module} REUSE_FROM fp4moe_precompiled)
     endif()
   else()
@@ -130,7 +127,7 @@ function(fp4moe_module path)
 endfunction()
 
 # The sources of a module with sanitizers, as objects: fp4moe_<module>_asan.
-# Without the checks of every access that cost as much to compile as all others; `make test-all` has them.
+# Without the checks of every access that cost as much to compile as all others; `make test-all` has alignment and vptr.
 set(asan_options -fsanitize=address,undefined -fno-sanitize=alignment,null,vptr,object-size
     -fno-sanitize-recover=undefined)
 function(fp4moe_asan_objects module)
